@@ -1,0 +1,78 @@
+# Needs git, GNU make and a Python from 3.11 to 3.14 with venv; everything else goes into .venv.
+#
+#   make demo     a real experiment: 40 small networks on handwritten digits
+#   make check    ruff, mypy, unit tests with the import rules: what to run before each commit
+#   make test     everything; ARGS="-k resume" for a part
+#   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
+#   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS :=
+UPGRADE :=
+TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
+
+# The first that runs, is of a version that our dependencies have wheels for, and can make an environment.
+FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
+PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
+
+.PHONY: demo check lint types units test bench lock install clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed
+	$(BIN)/regrow run examples/digits.yaml
+
+# Types and units side by side: each keeps one core busy for half of the minute that a check may take.
+check: $(VENV)/.installed
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j2 types units
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+units: $(VENV)/.installed
+	$(BIN)/python -m pytest -q tests/unit $(ARGS)
+
+test: $(VENV)/.installed $(VENV)/.torch
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+# Complete for Linux, macOS on Apple silicon (Ray has no wheels for Intel) and each Python that we support, with hashes
+# and without any index's address.
+lock: $(VENV)/.installed
+	$(BIN)/uv pip compile pyproject.toml --extra examples --extra s3 --extra dev --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --quiet \
+		$(if $(UPGRADE),--upgrade) --output-file requirements.lock
+
+install: $(VENV)/.installed
+
+# The stamps: nothing is installed again until the file that says what to install changes.
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "no Python from 3.11 to 3.14 with venv was found" \
+		"(on Debian and Ubuntu: apt install python3 python3-venv); or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.locked: requirements.lock | $(VENV)/.made
+	$(PIP) install --quiet --require-hashes -r requirements.lock
+	@touch $@
+
+# --no-build-isolation: hatchling is in the lock too, so that nothing is installed that is not.
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Not in the lock: pip takes the build, for CUDA or CPU, that it is set up for. Only tests of an example need it.
+$(VENV)/.torch: $(VENV)/.locked
+	$(PIP) install --quiet "$(TORCH)"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .regrow dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

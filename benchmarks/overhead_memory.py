@@ -1,0 +1,90 @@
+"""How much memory an experiment and everything started by it take, sampled from /proc while it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+EVERY_SECONDS = 0.2
+
+
+class Memory:
+    """Watches a process, its descendants, and whatever carries `mark` (NAME=value) in its environment.
+
+    Counted is PSS: a page shared by n processes counts one n-th in each, so that the sum is what the machine gives away.
+    RSS where the kernel does not tell PSS.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark.encode()
+        self.peak = 0.0
+        """MB, the largest sum seen."""
+        self.breakdown: dict[str, float] = {}
+        """MB of each process at that moment, by name; several of one name are added up, the name saying how many."""
+
+    def watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Samples until the process has ended."""
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:  # leaves it to be waited for
+            self._sample(process.pid)
+            time.sleep(EVERY_SECONDS)
+
+    def _sample(self, root: int) -> None:
+        found: dict[str, list[float]] = defaultdict(list)
+        for pid in self._members(root):
+            try:
+                found[_name(pid)].append(_megabytes(pid))
+            except OSError:  # gone meanwhile
+                continue
+        total = sum(map(sum, found.values()))
+        if total > self.peak:
+            self.peak = total
+            named = {name if len(mb) == 1 else f"{name} x{len(mb)}": sum(mb) for name, mb in found.items()}
+            self.breakdown = dict(sorted(named.items(), key=lambda item: -item[1]))
+
+    def _members(self, root: int) -> set[int]:
+        parents = {pid: _parent(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+        members = {root} | {pid for pid in parents if _has(pid, self._mark)}
+        while more := {pid for pid, parent in parents.items() if parent in members} - members:
+            members |= more
+        return members
+
+
+def _quietly(read: Callable[[], bytes]) -> bytes:
+    try:
+        return read()
+    except OSError:
+        return b""
+
+
+def _parent(pid: int) -> int:
+    stat = _quietly(Path(f"/proc/{pid}/stat").read_bytes)
+    return int(stat.rpartition(b")")[2].split()[1]) if stat else 0
+
+
+def _has(pid: int, mark: bytes) -> bool:
+    return mark in _quietly(Path(f"/proc/{pid}/environ").read_bytes).split(b"\0")
+
+
+def _megabytes(pid: int) -> float:
+    for file, key in (("smaps_rollup", "Pss"), ("status", "VmRSS")):
+        text = _quietly(Path(f"/proc/{pid}/{file}").read_bytes).decode()
+        if match := re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE):
+            return int(match[1]) / 1024
+    return 0.0
+
+
+def _name(pid: int) -> str:
+    """What a person calls the process: the module, the script, or Ray's own title."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").strip("\0 ").split("\0")
+    if words[0].startswith("ray::"):  # a worker: its actor's class, or a trial between two tasks or in one
+        title = words[0].split()[0].partition(".")[0]
+        return "trial process" if title in ("ray::IDLE", "ray::ImplicitFunc") or "trial-" in title else title
+    if "-m" in words:
+        return words[words.index("-m") + 1]
+    script = next((word for word in words[1:] if word.endswith(".py")), words[0])
+    return Path(script).name

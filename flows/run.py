@@ -1,0 +1,197 @@
+"""The flow that is an experiment: it asks the coordinator what to do, submits attempts, watches them, and closes.
+
+Starting, resuming and retrying are this same flow over a shorter or longer log.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import ray
+from prefect import flow, get_client, get_run_logger
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import get_current_settings
+from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
+
+from regrow.flows.attempts import Attempts
+from regrow.flows.interrupts import Interrupts, interrupts
+from regrow.flows.present import publish
+from regrow.infra import cluster
+from regrow.infra.coordinator import Instructions, Opening, RayDesk, start_coordinator
+from regrow.infra.experiments import Prepared, prepare
+from regrow.infra.joining import joined, slots
+from regrow.infra.places import Places, replay
+from regrow.infra.recorder import start_recorder
+from regrow.infra.specfile import read_spec
+from regrow.infra.task_runner import TrialTaskRunner
+from regrow.search.events import Status
+from regrow.search.history import History
+from regrow.search.spec import Spec
+from regrow.tasks import checkpoints
+from regrow.tasks.errors import UserError
+from regrow.tasks.messages import Job
+
+POLL_SECONDS = 0.5
+DRAIN_SECONDS = 120.0
+"""How long the end of a sitting waits for MLflow to have everything."""
+
+Watch = Callable[[Any], AbstractContextManager[object]]
+WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
+"""Given the coordinator's handle, shows the experiment to somebody while it runs."""
+
+
+@flow(name="regrow", flow_run_name="{name}", task_runner=TrialTaskRunner(), persist_result=False)
+def run(
+    name: str,
+    spec: dict[str, Any] | str | None = None,
+    state: str | None = None,
+    trials: int | None = None,
+    code: str | None = None,
+) -> State[None]:
+    """Runs an experiment, or goes on with it, until nothing is left to do.
+
+    `name`: the experiment's, before that of the specification. `spec`: the specification, or the path of its YAML file;
+    None goes on with the experiment `name` of the state root
+    `state`. `trials`: the new total number of trials, None: as it was. `code`: store key of a pickled trainable.
+    Raises UserError or SpecError for what cannot be run.
+    """
+    parsed = read_spec(Path(spec)) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
+    if parsed is not None and parsed.name != name:
+        parsed = Spec.parse({**parsed.to_json(), "name": name})
+    prepared = prepare(Places.at(state).writable(), name, parsed, trials=trials, code=code)
+    api_url = get_current_settings().api.url
+    if api_url is None:
+        raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
+    with prepared.places.held(name), joined(prepared.spec, api_url) as ray_cluster, interrupts() as asked:
+        status, history = _sitting(prepared, ray_cluster, asked)
+    publish(history, prepared.places)
+    return _state(status, history)
+
+
+def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
+    """The experiment's flow run, ready to run again as its own retry; None if the server does not have it.
+
+    Task runs that its last driver left running are closed: nobody runs them any more.
+    """
+    try:
+        flow_run = client.read_flow_run(flow_run_id)
+    except ObjectNotFound:
+        return None
+    open_states = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
+    left = client.read_task_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
+        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=open_states)),
+    )
+    for task_run in left:
+        client.set_task_run_state(task_run.id, Crashed(message="its driver was lost"), force=True)
+    if flow_run.state is None or not flow_run.state.is_pending():
+        client.set_flow_run_state(flow_run_id, AwaitingRetry(message="goes on from its log"), force=True)
+    return client.read_flow_run(flow_run_id)
+
+
+def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts) -> tuple[Status, History]:
+    """One sitting: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or not isinstance(context.task_runner, TrialTaskRunner):
+        raise RuntimeError("the flow `run` runs on a TrialTaskRunner")
+    spec, places, store = prepared.spec, prepared.places, prepared.store
+    opening = Opening(
+        slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
+        code=prepared.code[1] if prepared.code else None,
+        spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
+    )
+    address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
+    coordinator = start_coordinator(store, opening, name=address)
+    experiment_id: str = ray.get(coordinator.identity.remote())
+    recorder = start_recorder(address, places.mlflow_uri, spec.name, places.mlflow_artifacts)
+    job = Job(
+        experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
+        every_steps=spec.checkpoint.every_steps, every_seconds=spec.checkpoint.every_seconds,
+        folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code,
+    )
+    watch = WATCH.get()
+    with get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext():
+        attempts = Attempts(
+            runner=context.task_runner, client=client, flow_run_id=context.flow_run.id,
+            experiment_id=experiment_id, resources=spec.resources,
+            shared={"job": job, "desk": RayDesk(coordinator), "store": store},
+        )
+        status = _loop(coordinator, attempts, asked, prepared)
+        trouble = ray.get(recorder.drained.remote(ray.get(coordinator.farewell.remote()), DRAIN_SECONDS))
+        if trouble:
+            get_run_logger().warning("MLflow does not have everything yet: %s. `regrow resume` catches up.", trouble)
+        history = replay(store).history
+        live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
+        checkpoints.sweep(store, live)
+        attempts.settle()
+    ray.kill(recorder)
+    ray.kill(coordinator)
+    return status, history
+
+
+def _loop(coordinator: Any, attempts: Attempts, asked: Interrupts, prepared: Prepared) -> Status:
+    """Carries out instructions until there are no more."""
+    log = get_run_logger()
+    closing = abandoned = False
+    poll = coordinator.instructions.remote(POLL_SECONDS)
+    while True:
+        ready, _ = ray.wait([poll, *attempts.running], num_returns=1, timeout=POLL_SECONDS)
+        if asked.asked and not closing:
+            closing = True
+            log.info("Interrupted: running attempts save a checkpoint and end.")
+            ray.get(coordinator.close.remote("interrupted", "interrupted by the user"))
+        elif not closing and prepared.stop_requested():
+            closing = True
+            log.info("Stopping: running attempts save a checkpoint and end.")
+            ray.get(coordinator.close.remote("stopped", "stopped by the user"))
+        if asked.urgent and not abandoned:
+            abandoned = True
+            attempts.cancel()
+            ray.get(coordinator.abandon.remote("did not end in time after the interruption"))
+        for ref in ready:
+            if ref != poll:
+                lost = attempts.finished(ref)
+                ray.get(coordinator.lost.remote(lost.task_run, lost.trial, lost.attempt, lost.cause, lost.message))
+                continue
+            instructions: Instructions = ray.get(poll)
+            for assignment in instructions.submit:
+                attempts.submit(assignment)
+            if instructions.superseded:
+                raise UserError("another process took this experiment over; this one stops")
+            if instructions.finished is not None:
+                return instructions.finished
+            poll = coordinator.instructions.remote(POLL_SECONDS)
+
+
+def _versions() -> dict[str, str]:
+    """What a decision's result may depend on."""
+    names = ("regrow", "optuna", "numpy", "ray", "prefect", "mlflow")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _state(status: Status, history: History) -> State[None]:
+    done = sum(len(numbers) for state, numbers in history.by_state.items() if state.final)
+    summary = f"{done} of {history.total} trials ended"
+    if status == "finished":
+        return Completed(message=summary)
+    if status == "failed":
+        return Failed(message=history.closing.why if history.closing else summary)
+    return Cancelled(name=status.capitalize(), message=f"{summary}; go on with `regrow resume {history.spec.name}`")

@@ -1,0 +1,285 @@
+"""The Ray cluster that trials run on: the user's own, or a local one that ends with this process.
+
+Connecting, leaving, counting slots and warming workers up live here; nothing about trials does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from regrow.infra.processes import Guard
+from regrow.tasks.errors import RegrowError, UserError
+
+if TYPE_CHECKING:
+    import ray
+
+PROBE_SECONDS = 10.0
+"""How long a cluster may take to answer. ray.init itself waits 40 s and more, so ask before."""
+
+_LOCAL_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Otherwise raylet and GCS wait for each other's metrics exporters: 3.9 s to start instead of 2.7 s.
+    "RAY_enable_metrics_collection": "0",
+    # The processes that Ray starts beforehand live long enough for our actors to take them (default: 1 s).
+    "RAY_idle_worker_killing_time_threshold_ms": "20000",
+}
+# Ray turns 127.0.0.1 into the address of an interface, and stops working when that changes (a laptop's
+# network).
+_LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
+_MARK = "REGROW_CLUSTER"
+_RAY_NAMES = {"cpu": "CPU", "gpu": "GPU", "memory": "memory"}
+
+_owned: _Ownership | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A cluster that this process is connected to. `local` means that it ends with this process."""
+
+    address: str
+    local: bool
+
+    def slots_for(self, resources: Mapping[str, float]) -> int:
+        """How many trials fit at once, each wanting `resources`: cpu, gpu, memory (bytes) or custom names.
+
+        Counted node by node over what alive nodes have in total, as a trial can't span two. 0 means that none
+        ever fits on the present nodes. Raises ValueError if nothing is wanted, for then any number would fit.
+        """
+        wanted = {_RAY_NAMES.get(name, name): amount for name, amount in resources.items() if amount > 0}
+        if not wanted:
+            raise ValueError("a trial must want some resource")
+        return sum(_fitting(node["Resources"], wanted) for node in _alive_nodes())
+
+
+@dataclass(frozen=True, slots=True)
+class _Ownership:
+    """What to undo on disconnect."""
+
+    environment: Mapping[str, str | None]
+    guard: Guard | None
+
+
+def connect(
+    *,
+    address: str | None = None,
+    cpus: int | None = None,
+    env: Mapping[str, str],
+    runtime_env: Mapping[str, Any] | None = None,
+) -> Cluster:
+    """Connect to the cluster at `address` (None: RAY_ADDRESS), or start a local one of `cpus` (None: all).
+
+    `env` are variables that every worker gets. If this process is already connected, that connection is used
+    as it is and `disconnect` leaves it alone. Raises UserError if the cluster does not answer or refuses.
+
+    A local cluster dies with the *thread* that calls this (Ray ties its processes to it): call it from the
+    main thread.
+    """
+    target = address or os.environ.get("RAY_ADDRESS")
+    if target == "local":
+        target = None
+    if "ray" in sys.modules and _ray().is_initialized():
+        return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
+    mark = secrets.token_hex(8)
+    undo = {} if target else _set({**_LOCAL_SETTINGS, **_token(), _MARK: mark})
+    ray, guard = _ray(), None
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if target:
+            _probe(target, named_by="the address" if address else "RAY_ADDRESS")
+            options |= {"address": target, "runtime_env": _merged(runtime_env, env)}
+        else:
+            _apply_authentication()
+            undo |= {name: old for name, old in _set(env).items() if name not in undo}
+            options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+            options |= {
+                "_node_ip_address": _LOOPBACK,
+                "runtime_env": dict(runtime_env) if runtime_env else None,
+            }
+            guard = Guard(f"{_MARK}={mark}")
+        with _sigterm_kept(), nullcontext() if target else _lean():
+            ray.init(**options)
+    except BaseException as error:
+        if guard is not None:
+            guard.finish()
+        _restore(undo)
+        if target and isinstance(error, ConnectionError):
+            named = "the address" if address else "RAY_ADDRESS"
+            advice = "correct or unset it, or start the cluster"
+            raise UserError(f"No Ray cluster at {named} {target!r} ({error}); {advice}") from error
+        raise
+    # the raylet has them now; the driver keeps its own
+    for name in undo.keys() - {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:
+        _restore({name: undo.pop(name)})
+    global _owned
+    _owned = _Ownership(environment=undo, guard=guard)
+    return Cluster(address=ray.get_runtime_context().gcs_address, local=not target)
+
+
+def disconnect() -> None:
+    """Leave the cluster that `connect` joined; a local one is gone when this returns."""
+    global _owned
+    if _owned is None:
+        return
+    owned, _owned = _owned, None
+    _ray().shutdown()
+    if owned.guard is not None:
+        owned.guard.finish()
+    _restore(owned.environment)
+    if "RAY_AUTH_TOKEN" in owned.environment:
+        _apply_authentication()
+
+
+def warm_up(
+    count: int, modules: Sequence[str], *, runtime_env: Mapping[str, Any] | None = None
+) -> list[ray.ObjectRef[float]]:
+    """Start `count` worker processes that import `modules`, in the background.
+
+    Ray reuses them for tasks of the same `runtime_env`. Each reference resolves to the seconds that the imports took.
+    """
+    options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
+    remote = _ray().remote(num_cpus=1, max_retries=0, **options)(_import_all)
+    return [remote.remote(tuple(modules)) for _ in range(count)]
+
+
+def _import_all(modules: Sequence[str]) -> float:
+    started = time.perf_counter()
+    for module in modules:
+        importlib.import_module(module)
+    return time.perf_counter() - started
+
+
+def _ray() -> Any:
+    """Import Ray late: it reads its authentication settings when it is first imported."""
+    import ray
+
+    return ray
+
+
+def _alive_nodes() -> list[dict[str, Any]]:
+    return [node for node in _ray().nodes() if node["Alive"]]
+
+
+def _fitting(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
+    # 1e-9: three trials of 1/3 GPU fit on one
+    return min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
+
+
+def _merged(runtime_env: Mapping[str, Any] | None, env: Mapping[str, str]) -> dict[str, Any]:
+    given = dict(runtime_env or {})
+    return {**given, "env_vars": {**env, **given.get("env_vars", {})}}
+
+
+def _token() -> dict[str, str]:
+    """A fresh token. Ray listens on every interface whatever it is told, and would run any host's code."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def _apply_authentication() -> None:
+    """Make Ray read the authentication variables again, in case it was imported before they were set."""
+    raylet: Any = importlib.import_module("ray._raylet")  # compiled, without types
+    raylet.Config.initialize("")  # both as Ray itself does it (ray._private.authentication_test_utils)
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _probe(address: str, *, named_by: str) -> None:
+    """Raise UserError unless a cluster answers at `address`."""
+    wrong = f"No Ray cluster at {named_by} {address!r}"
+    advice = f"correct or unset {named_by}, or start the cluster"
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if address != "auto":
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS / 2).close()
+        except ValueError:
+            raise UserError(f"{wrong}: it must be host:port, ray://host:port or auto; {advice}") from None
+        except OSError as error:
+            raise UserError(f"{wrong} ({error.strerror or error}): {advice}") from None
+    if "://" in address:
+        return  # Ray Client checks and gives up by itself
+    # In a process of its own, because it can't be interrupted and complains on stderr.
+    code = "import sys; from ray._private.services import canonicalize_bootstrap_address as find\n"
+    code += "from ray._raylet import GcsClient; GcsClient(address=find(sys.argv[1]))"
+    try:
+        run = subprocess.run(
+            [sys.executable, "-P", "-c", code, address],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{wrong}: nothing there speaks Ray within {PROBE_SECONDS:.0f} s; {advice}") from None
+    if run.returncode:
+        reason = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
+        raise UserError(f"{wrong}: {reason}; {advice}")
+
+
+def _set(variables: Mapping[str, str]) -> dict[str, str | None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    return before
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def _lean() -> Iterator[None]:
+    """Start a cluster of one process's own without what it has no use for: dashboard, autoscaler, printing of logs.
+
+    Their three processes take 170 MB, and ray.init waits 1.6 s for the dashboard's even when it is switched off. It
+    also waits for the dashboard's agent, which imports 1 s of what only a dashboard asks for, unless Ray believes that
+    its dashboard is not installed. Both together: 8.5 s of ray.init become 4.7 s on a busy machine. Ray has no setting
+    for that (2.60), so the functions in question are replaced meanwhile.
+    """
+    from ray._private import utils
+    from ray._private.node import Node
+
+    def no_dashboard(node: Any, **_: Any) -> None:
+        node._webui_url = ""  # noqa: SLF001 - what the method would have set
+
+    def nothing(_: Any) -> None:
+        """Start no process."""
+
+    replacements: dict[str, Any] = {
+        "start_api_server": no_dashboard, "start_monitor": nothing, "start_log_monitor": nothing,
+    }
+    before = {name: getattr(Node, name) for name in replacements}
+    dependencies = utils.get_dashboard_dependency_error
+    for name, replacement in replacements.items():
+        setattr(Node, name, replacement)
+    utils.get_dashboard_dependency_error = lambda: ImportError("not wanted")
+    try:
+        yield
+    finally:
+        utils.get_dashboard_dependency_error = dependencies
+        for name, method in before.items():
+            setattr(Node, name, method)
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Keep the caller's handler: ray.init replaces it by one that raises SystemExit anywhere."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RegrowError("connect() must be called from the main thread: a local cluster ends with its thread")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

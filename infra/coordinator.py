@@ -1,0 +1,322 @@
+"""The coordinator: a Ray actor near the driver that owns the experiment's log and planner.
+
+It answers attempts (`tell`), gives the driver its instructions, and lets readers follow the log. It restarts by replay:
+everything that it knows is in the log, except what it owed to somebody, who then asks again or is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import ray
+
+from regrow.infra.ledger import Ledger
+from regrow.infra.log import Superseded
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Cause,
+    Closing,
+    Created,
+    Ended,
+    Opened,
+    Reported,
+    Status,
+)
+from regrow.search.history import Attempt
+from regrow.search.planner import seed_for
+from regrow.search.spec import Spec
+from regrow.tasks.messages import Assignment, DeskGone, Order, Progress
+from regrow.tasks.ports import Store
+
+FENCED = Order(reason="fenced", why="the lease is not held any more")
+
+
+class Instructions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver is to do: submit these attempts; once `finished` is not None, nothing more comes.
+
+    `superseded`: another driver took the experiment over.
+    """
+
+    submit: tuple[Assignment, ...] = ()
+    finished: Status | None = None
+    superseded: bool = False
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """With what a sitting begins: slots, the new total of trials (None: as it was), and who opens.
+
+    `id` and `spec` create the experiment where the log is empty.
+    """
+
+    id: str
+    spec: dict[str, Any]
+    slots: int
+    trials: int | None
+    flow_run: str | None
+    code: str | None
+    versions: dict[str, str]
+
+
+class Coordinator:
+    """The actor's class. Async: all state changes happen in its one event loop.
+
+    `driver` is unique to a driver's sitting: by it a coordinator knows whether it is the first of its driver. (Ray
+    knows whether an actor was restarted, but not whether it had come to write anything before.)
+    """
+
+    def __init__(self, store: Store, opening: Opening, driver: str) -> None:
+        self._ledger = Ledger(store)
+        now, history = self._ledger.now(), self._ledger.history
+        again = history.opened is not None and history.opened.driver == driver
+        opened = Opened(
+            t=now, by="coordinator" if again else "driver", driver=driver,
+            slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
+            flow_run=opening.flow_run, code=opening.code, versions=opening.versions,
+        )
+        events: list[AnyEvent] = [] if history.t_created else [Created(t=now, id=opening.id, spec=opening.spec)]
+        events.append(opened)
+        self._ledger.claim(*events)
+        if again:
+            # Attempts that nobody has seen running are handed out again; the driver ignores those that it submitted.
+            self._ledger.starts = [
+                (t, a.number)
+                for t in sorted(history.running)
+                if (a := history.trials[t].attempt) is not None and a.t_began is None
+            ]
+        self._carriers: dict[tuple[int, int], str] = {}
+        """Task runs that were given a further trial to run, until that has begun."""
+        self._leaving = False
+        self._writer: asyncio.Task[None] | None = None
+
+    # ---- for attempts ----------------------------------------------------------------------------------------------
+
+    async def tell(self, progress: Progress) -> Order:
+        """Takes an attempt's news in and answers once they are durable."""
+        self._start()
+        ledger, history = self._ledger, self._ledger.history
+        attempt = history.lease(progress.trial, progress.attempt)
+        if attempt is None and self._told_already(progress):
+            await self._settled()
+            return FENCED if ledger.superseded else Order()
+        if ledger.superseded or attempt is None or self._is_impostor(progress, attempt):
+            return FENCED
+        self._observe(progress, attempt)
+        # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
+        answer = self._answer(progress, attempt)
+        try:
+            await ledger.committed()
+        except Superseded:
+            return FENCED
+        return answer
+
+    def _answer(self, progress: Progress, attempt: Attempt) -> Order:
+        ledger, history = self._ledger, self._ledger.history
+        drop = tuple(ledger.drops.pop(progress.trial, ()))
+        trial = history.trials[progress.trial]
+        keep = tuple(c.manifest for c in trial.checkpoints.values()) if drop else ()
+        if progress.ended is not None:
+            following = None
+            if progress.carry_on and ledger.starts and attempt.task_run is not None:
+                following = ledger.starts.pop(0)
+                self._carriers[following] = attempt.task_run
+            return Order(drop=drop, keep=keep, next=self._assignment(*following) if following else None)
+        if attempt.stop is not None:
+            return Order(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
+        if (closing := history.closing) is not None:
+            return Order(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
+        return Order(until=attempt.until, drop=drop, keep=keep)
+
+    def _told_already(self, progress: Progress) -> bool:
+        """Whether this is an attempt's last message once more, whose first answer was lost."""
+        trials = self._ledger.history.trials
+        if progress.ended is None or not 0 <= progress.trial < len(trials):
+            return False
+        attempts = trials[progress.trial].attempts
+        if not 1 <= progress.attempt <= len(attempts):
+            return False
+        attempt = attempts[progress.attempt - 1]
+        return attempt.outcome == progress.ended.outcome and not self._is_impostor(progress, attempt)
+
+    def _is_impostor(self, progress: Progress, attempt: Attempt) -> bool:
+        return progress.began is not None and attempt.task_run not in (None, progress.began.task_run)
+
+    def _observe(self, progress: Progress, attempt: Attempt) -> None:
+        ledger, now = self._ledger, self._ledger.now()
+        lease: dict[str, Any] = {"trial": progress.trial, "attempt": progress.attempt}
+        trial = ledger.history.trials[progress.trial]
+        if progress.began is not None and attempt.t_began is None:
+            came = progress.began
+            ledger.record(
+                Began(t=now, **lease, node=came.node, restored=came.restored, skipped=list(came.skipped), task_run=came.task_run)
+            )
+            self._carriers.pop((progress.trial, progress.attempt), None)
+        if rows := [row for row in progress.rows if row.step > trial.step]:
+            ledger.record(Reported(t=now, **lease, rows=rows))
+        for saved in progress.saved:
+            if attempt.saved < saved.step <= trial.step:
+                ledger.record(msgspec.structs.replace(saved, t=now))
+        if progress.ended is not None:
+            ledger.record(msgspec.structs.replace(progress.ended, t=now))
+
+    def _assignment(self, number: int, attempt: int) -> Assignment:
+        history = self._ledger.history
+        trial, spec = history.trials[number], history.spec
+        record = trial.attempts[attempt - 1]
+        return Assignment(
+            trial=number, attempt=attempt, config=spec.space.nest(trial.config), seed=seed_for(spec.seed, number, "trial"),
+            until=record.until,
+            checkpoints=tuple(c.manifest for _, c in sorted(trial.checkpoints.items(), reverse=True)),
+        )
+
+    # ---- for the driver --------------------------------------------------------------------------------------------
+
+    async def instructions(self, timeout: float) -> Instructions:
+        """What to do next; waits up to `timeout` seconds for something."""
+        self._start()
+        ledger = self._ledger
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            ledger.decide()
+            # Taken before waiting: what is decided meanwhile is not durable when this is.
+            starts, ledger.starts = ledger.starts, []
+            closed = ledger.history.closed
+            try:
+                await ledger.committed()
+            except Superseded:
+                return Instructions(superseded=True)
+            starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
+            if starts or closed is not None or ledger.superseded:
+                break
+            if not await self._news(deadline - asyncio.get_running_loop().time()):
+                break
+        return Instructions(
+            submit=tuple(self._assignment(*lease) for lease in starts),
+            finished=closed.status if closed is not None else None,
+            superseded=ledger.superseded,
+        )
+
+    async def lost(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> None:
+        """A task run is gone without having said so: whatever attempt it carried is lost."""
+        self._start()
+        history = self._ledger.history
+        carried = [lease for lease, carrier in self._carriers.items() if carrier == task_run]
+        # A later attempt of its own trial is the same task run's retry, and alive.
+        held = [
+            (n, a.number)
+            for n in sorted(history.running)
+            if n != trial and (a := history.trials[n].attempt) and a.task_run == task_run
+        ]
+        for lease in sorted({(trial, attempt), *carried, *held}):
+            self._bury(*lease, cause=cause, message=message)
+        await self._settled()
+
+    async def close(self, status: Status, why: str) -> None:
+        """No attempt starts any more, running ones are asked to save a checkpoint and end."""
+        self._start()
+        history = self._ledger.history
+        if history.closing is None and history.closed is None and not self._ledger.superseded:
+            self._ledger.record(Closing(t=self._ledger.now(), status=status, why=why, by="user"))
+        await self._settled()
+
+    async def abandon(self, message: str) -> None:
+        """Gives up all attempts that still run; what they send from now on is refused."""
+        history = self._ledger.history
+        for n in sorted(history.running):
+            if (a := history.trials[n].attempt) is not None:
+                self._bury(n, a.number, cause="preempted", message=message)
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Waits for the log; that another driver took it over is told by the next `instructions`."""
+        with suppress(Superseded):
+            await self._ledger.committed()
+
+    def _bury(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
+        ledger = self._ledger
+        if ledger.superseded or ledger.history.lease(trial, attempt) is None:
+            return
+        self._carriers.pop((trial, attempt), None)
+        if (trial, attempt) in ledger.starts:
+            ledger.starts.remove((trial, attempt))
+        ledger.record(
+            Ended(
+                t=ledger.now(), trial=trial, attempt=attempt, outcome="lost", cause=cause,
+                step=ledger.history.trials[trial].step, message=message, by="driver",
+            )
+        )
+
+    async def identity(self) -> str:
+        """The experiment's id, a UUID."""
+        self._start()
+        return self._ledger.history.id
+
+    async def farewell(self) -> int:
+        """Nothing more comes: readers need not wait any longer. Returns the number of the log's last segment."""
+        await self._ledger.committed()
+        self._leaving = True
+        async with self._ledger.news:
+            self._ledger.news.notify_all()
+        return self._ledger.log.last
+
+    # ---- for readers -----------------------------------------------------------------------------------------------
+
+    async def follow(self, after: int, timeout: float) -> list[tuple[int, list[bytes]]]:
+        """Segments of the log after number `after`; waits up to `timeout` seconds for one."""
+        self._start()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self._ledger.log.last <= after:
+            if self._leaving or not await self._news(deadline - asyncio.get_running_loop().time()):
+                return []
+        return await asyncio.to_thread(self._ledger.log.since, after)
+
+    async def _news(self, timeout: float) -> bool:
+        if timeout <= 0:
+            return False
+        try:
+            async with asyncio.timeout(timeout), self._ledger.news:
+                await self._ledger.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _start(self) -> None:
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._ledger.write())
+
+
+class RayDesk:
+    """The coordinator as an attempt sees it: the Desk port over an actor handle."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def tell(self, progress: Progress) -> Order:
+        """See Desk. Ray sends it again if the coordinator restarts meanwhile."""
+        try:
+            order: Order = ray.get(self._actor.tell.remote(progress))
+        except ray.exceptions.RayError as error:
+            raise DeskGone(str(error)) from error
+        return order
+
+
+def start_coordinator(store: Store, opening: Opening, *, name: str) -> Any:
+    """Starts the actor on this node, under a name. Restarts forever; calls that it had not answered are sent again."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    driver = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    actor: Any = ray.remote(Coordinator)
+    return actor.options(
+        name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
+    ).remote(store, opening, driver)
+
+
+__all__ = ["Coordinator", "Instructions", "Opening", "RayDesk", "start_coordinator"]

@@ -1,0 +1,109 @@
+"""Opening an experiment of a state root: is it there, is it the same one, with how many trials does it go on."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.infra.places import Places, survey
+from regrow.search import samplers
+from regrow.search.errors import SpecError, shown
+from regrow.search.events import Closed
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An experiment that can be run. `trials` is the new total asked for, None: as it was; `code` (key, sha256) or None."""
+
+    places: Places
+    spec: Spec
+    store: Store
+    trials: int | None
+    code: tuple[str, str] | None
+    new: bool
+    nothing_left: bool = False
+    """Whether it is finished and no further trial is asked for."""
+
+    @property
+    def folder(self) -> str | None:
+        """Where the trainable's code lies, None if it has no place."""
+        return self.spec.working_dir
+
+    def stop_requested(self) -> bool:
+        """Whether `regrow stop` was asked since this sitting's last look. Takes the request."""
+        requests = self.store.list("control/stop-")
+        self.store.delete(requests)
+        return bool(requests)
+
+
+def request_stop(store: Store) -> None:
+    """Asks the driver of an experiment, wherever it runs, to stop it."""
+    store.create(f"control/stop-{uuid.uuid4().hex}", b"")
+
+
+def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None, code: str | None) -> Prepared:
+    """Finds the experiment's log and holds `spec` against it. Raises UserError or SpecError for what cannot be run."""
+    store = places.known(name) if spec is None else places.store(name)
+    if places.alive(name):
+        raise UserError(f"experiment {name!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
+    found = survey(store)
+    if found.created is None:
+        if spec is None:
+            raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
+        new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
+        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True)
+    stored = Spec.parse(found.created.spec, where=f"log of {name!r}")
+    total = max(found.opened.trials if found.opened else 0, stored.total)
+    if spec is not None:
+        _same(stored, spec, name)
+        # What may differ from sitting to sitting is taken from the new one.
+        trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
+        loose = {k: getattr(spec, k) for k in ("concurrency", "working_dir", "env", "resources")}
+        current = stored.model_copy(update=loose)
+    else:
+        current = stored
+    if trials is not None:
+        if trials < total:
+            raise SpecError(
+                key="trials", value=trials, hint=f"write {total} or more",
+                problem=f"experiment {name!r} has {total} already, and a total can only be raised",
+            )
+        cells = samplers.size(stored.search, stored.space)
+        if cells is not None and trials > cells:
+            raise SpecError(key="trials", value=trials, problem=f"the grid has only {cells} cells", hint=f"at most {cells}")
+    if current.trainable == "pickled" and code is None:
+        code = found.opened.code if found.opened else None
+    finished = isinstance(found.last, Closed) and found.last.status == "finished"
+    return Prepared(
+        places=places, spec=current, store=store, trials=trials, code=_pickled(code), new=False,
+        nothing_left=finished and (trials is None or trials == total),
+    )
+
+
+def _pickled(digest: str | None) -> tuple[str, str] | None:
+    """Store key and SHA-256 of a pickled trainable."""
+    return None if digest is None else (f"code/{digest}", digest)
+
+
+def _same(stored: Spec, given: Spec, name: str) -> None:
+    a, b = stored.identity(), given.identity()
+    for key in a:
+        if a[key] != b[key]:
+            where, old, new = _difference(key, a[key], b[key])
+            raise SpecError(
+                key=where, value=new,
+                problem=f"differs from the experiment {name!r} that is there already, which has {old}",
+                hint=f"give this one another name, or go on with that one: regrow resume {name}",
+            )
+
+
+def _difference(key: str, old: Any, new: Any) -> tuple[str, str, Any]:
+    """The key at which two values differ, as deep as that can be said; the old value in words, and the new one."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        name = next(n for n in (*old, *new) if n not in old or n not in new or old[n] != new[n])
+        return _difference(f"{key}.{name}", old.get(name), new.get(name))
+    return key, "none" if old is None else shown(old), new

@@ -1,0 +1,81 @@
+"""Joining a Ray cluster with what the workers of an experiment need: variables, code, processes that are warm."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from regrow.infra import cluster
+from regrow.infra.prefect_server import CLIENT_ENVIRONMENT
+from regrow.infra.quiet import QUIET
+from regrow.search import samplers
+from regrow.search.errors import SpecError
+from regrow.search.spec import Spec
+
+TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
+"""The runtime environment of trials. Ray keeps its worker processes apart from those of other tasks and actors: so the
+processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
+
+_TRIAL_MODULES = ("regrow.tasks.run_trial", "regrow.infra.coordinator", "regrow.infra.task_runner")
+
+
+@contextmanager
+def joined(spec: Spec, api_url: str) -> Iterator[cluster.Cluster]:
+    """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays."""
+    import ray
+
+    before = ray.is_initialized()
+    env = {**CLIENT_ENVIRONMENT, "PREFECT_API_URL": api_url, **QUIET, **environment(spec)}
+    remote = bool(os.environ.get("RAY_ADDRESS")) and spec.working_dir is not None
+    shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]} if remote else None
+    try:
+        yield cluster.connect(env=env, runtime_env=shipped)
+    finally:
+        if not before:
+            cluster.disconnect()
+
+
+def environment(spec: Spec) -> dict[str, str]:
+    """The variables of the specification; those without a value are the driver's. Raises SpecError for one that it lacks."""
+    env: dict[str, str] = {}
+    for name, value in spec.env.items():
+        if value is None and name not in os.environ:
+            raise SpecError(key=f"env.{name}", value=None, problem="is not set here", hint=f"export {name}, or give it a value")
+        env[name] = os.environ[name] if value is None else value
+    return env
+
+
+def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
+    """How many attempts may run at a time: as specified, else as many as the cluster can hold.
+
+    Raises SpecError if no node can hold a single one: it would wait forever.
+    """
+    wanted = {"cpu": spec.resources.cpu, "gpu": spec.resources.gpu, "memory": spec.resources.memory, **spec.resources.custom}
+    asked = {name: amount for name, amount in wanted.items() if amount}
+    if not asked:
+        return spec.concurrency or 1  # a specification that asks for nothing has a concurrency
+    room = ray_cluster.slots_for(asked)
+    if room == 0:
+        raise SpecError(
+            key="resources", value=asked, problem="no node of the cluster can hold a trial that needs this",
+            hint="ask for less, or add a node that has it",
+        )
+    return spec.concurrency or room
+
+
+def warm_up(spec: Spec, count: int) -> None:
+    """Starts the processes of `count` trials and of the coordinator in the background, with what they will import."""
+    import ray
+
+    cluster.warm_up(count, _TRIAL_MODULES, runtime_env=TRIAL_ENV)
+    ray.remote(num_cpus=0, max_retries=0)(_plan_once).remote(spec.model_dump(mode="json"))
+
+
+def _plan_once(spec: dict[str, Any]) -> None:
+    """Makes a proposal that nobody sees: a sampler's library takes up to 0.8 s to load, before the first trial can start."""
+    importlib.import_module("regrow.infra.coordinator")
+    parsed = Spec.parse(spec)
+    samplers.make(parsed.search, parsed.space, parsed.objective.mode).ask(0, 0)

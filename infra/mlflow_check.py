@@ -1,0 +1,119 @@
+"""Whether a tracking URI can be used at all, told within seconds, without mlflow or any writing."""
+
+import base64
+import os
+import re
+import socket
+import ssl
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from regrow.tasks.errors import UserError
+
+SERVER_ADVICE: Final = (
+    "Start that server, correct MLFLOW_TRACKING_URI, or unset it: then regrow records into a local file."
+)
+_USE_A_FILE: Final = "Use sqlite:////path/to/mlflow.db."
+_DATABASE_PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+
+
+def check(tracking_uri: str, timeout_s: float) -> None:
+    """Raise `UserError` when MLflow cannot be reached or written at `tracking_uri`; silent when it can.
+
+    Costs one request (http), one connection (a database server) or one look at the folder (sqlite).
+    Plug-ins and Databricks pass unseen: only their own clients can tell.
+    """
+    scheme = urlsplit(tracking_uri).scheme.split("+")[0]
+    if scheme in ("http", "https"):
+        _check_server(tracking_uri, timeout_s)
+    elif scheme == "sqlite":
+        _check_file(tracking_uri)
+    elif scheme in _DATABASE_PORTS:
+        _check_port(tracking_uri, _DATABASE_PORTS[scheme], timeout_s)
+    elif scheme in ("", "file") and tracking_uri not in ("databricks", "databricks-uc", "uc"):
+        raise _error(
+            tracking_uri,
+            "is a folder, and MLflow no longer writes to folders",
+            _USE_A_FILE,
+        )
+
+
+def shown(tracking_uri: str) -> str:
+    """The URI without its password, for messages and logs."""
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", tracking_uri)
+
+
+def _error(tracking_uri: str, wrong: str, advice: str) -> UserError:
+    return UserError(f"MLFLOW_TRACKING_URI={shown(tracking_uri)} {wrong}. {advice}")
+
+
+def _silent(tracking_uri: str, timeout_s: float, reason: object) -> UserError:
+    return _error(tracking_uri, f"does not answer within {timeout_s:g} s ({reason})", SERVER_ADVICE)
+
+
+def _check_server(tracking_uri: str, timeout_s: float) -> None:
+    # A real API call: /health asks no credentials, and servers that are no MLflow have it too.
+    address = f"{tracking_uri.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
+    # Credentials in the URI itself are what mlflow's client (requests) understands; urllib does not.
+    credentials = re.search(r"://([^/@]+)@", address)
+    request = Request(address.replace(f"{credentials[1]}@", "", 1) if credentials else address)
+    name, word = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD")
+    basic = f"{name}:{word}" if name and word else credentials[1] if credentials else None
+    if basic:
+        request.add_header("Authorization", f"Basic {base64.b64encode(basic.encode()).decode()}")
+    elif token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urlopen(request, timeout=timeout_s, context=_tls()) as answer:
+            body = answer.read(200).lstrip()
+    except HTTPError as error:
+        if error.code in (_UNAUTHORIZED, _FORBIDDEN):
+            advice = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+            raise _error(tracking_uri, f"answers {error.code}: {_first_line(error)}", advice) from None
+        raise _error(tracking_uri, f"answers {error.code}: {_first_line(error)}", SERVER_ADVICE) from None
+    except (OSError, ValueError) as error:  # URLError, timeouts and TLS failures are OSErrors
+        reason = getattr(error, "reason", error)
+        raise _silent(tracking_uri, timeout_s, reason) from None
+    if not body.startswith(b"{"):
+        raise _error(tracking_uri, "answers, but it is no MLflow server", SERVER_ADVICE)
+
+
+def _first_line(error: HTTPError) -> str:
+    return error.read(200).decode(errors="replace").strip().partition("\n")[0] or error.reason
+
+
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH"))
+    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _check_file(tracking_uri: str) -> None:
+    place = urlsplit(tracking_uri).path[1:]
+    if place in ("", ":memory:"):
+        raise _error(tracking_uri, "is kept in memory and would be lost", _USE_A_FILE)
+    file = Path(place)
+    folder = next(parent for parent in file.absolute().parents if parent.exists())  # MLflow makes the rest
+    advice = "Choose a place that you may write to."
+    if file.is_dir():
+        raise _error(tracking_uri, "is a folder", "Name a file in it: sqlite:////path/to/mlflow.db.")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise _error(tracking_uri, f"cannot be written: no right to write in {folder}", advice)
+    if file.exists() and not os.access(file, os.W_OK):
+        raise _error(tracking_uri, "cannot be written: the file is read-only", advice)
+
+
+def _check_port(tracking_uri: str, usual_port: int, timeout_s: float) -> None:
+    parts = urlsplit(tracking_uri)
+    if not parts.hostname:  # a socket file or a service name: only the driver can tell
+        return
+    try:
+        socket.create_connection((parts.hostname, parts.port or usual_port), timeout=timeout_s).close()
+    except (OSError, ValueError) as error:
+        raise _silent(tracking_uri, timeout_s, error) from None

@@ -1,0 +1,262 @@
+"""What the recorder hands to MLflow (`RunUpdate`) and the sink that takes it (`MlflowSink`).
+
+Nothing here knows the event log. Nothing here imports mlflow at the top: that costs 1.4 s of CPU (2.1 s
+with its SQL store), so `load()` does it. The two ways of writing live beside this file: `mlflow_bulk` (many
+runs in one transaction, straight into sqlite or PostgreSQL) and `mlflow_public` (MLflow's own client, for
+all others).
+"""
+
+import getpass
+import logging
+import os
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, Literal, Protocol
+
+from regrow.infra.mlflow_check import SERVER_ADVICE, check, shown
+from regrow.tasks.errors import RegrowError, UserError
+
+__all__ = ["MlflowSink", "Recorded", "RunUpdate", "SinkRefused", "SinkUnavailable", "Status", "check"]
+
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+
+# Tags by which a run is found again after a crash. They are the only link between MLflow and us.
+KEY_TAG: Final = "regrow.key"
+EXPERIMENT_TAG: Final = "regrow.experiment_id"
+CURSOR_TAG: Final = "regrow.cursor"
+SUPERSEDED_TAG: Final = "regrow.superseded"
+RUN_NAME_TAG: Final = "mlflow.runName"
+
+_PARAM_CHARS: Final = 6000  # mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
+_TAG_CHARS: Final = 8000  # MAX_TAG_VAL_LENGTH
+_NAME_CHARS: Final = 250  # MAX_ENTITY_KEY_LENGTH, and the width of the column runs.name
+
+# Read by mlflow at import or at each call; a user's own setting wins.
+_ENVIRONMENT: Final = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",  # else 70 lines about each fresh database in the user's terminal
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # MLflow's defaults (7 retries of 120 s) hold a flush for minutes; the recorder has its own patience.
+    # And a repeated POST whose first answer got lost makes a second run: see `PublicWriter.load`.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+class SinkUnavailable(RegrowError):
+    """MLflow is away or overloaded: call `load()` later and go on from the cursor that it returns."""
+
+
+class SinkRefused(RegrowError):
+    """MLflow answered and said no (permission, a schema of another version, ...): repeating is of no use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunUpdate:
+    """All that changed for one MLflow run since the last write.
+
+    `key` is ours and stable ("trial-12"; "experiment" for the parent); `name` is what MLflow shows. Times
+    are milliseconds since 1970. `params` and `name` count on a run's first update only. A metric is (name,
+    value, step, time), its value may be NaN or infinite; a point, once written, never changes its value or
+    time (a trial that rewinds goes on in a new run, and the old one is `deleted`). `status` None: as it
+    was. `end_ms` goes with a status that ends the run. `deleted`: a superseded lineage, soft-deleted, so
+    kept and restorable but out of MLflow's default views.
+    """
+
+    key: str
+    name: str
+    start_ms: int
+    parent: bool = False
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    metrics: Sequence[tuple[str, float, int, int]] = ()
+    status: Status | None = None
+    end_ms: int | None = None
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What MLflow holds: our key -> MLflow's run id, and the cursor last written (None: write everything)."""
+
+    run_ids: Mapping[str, str]
+    cursor: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a writer writes: one MLflow experiment, and in it the runs of one regrow experiment."""
+
+    tracking_uri: str
+    experiment_name: str
+    experiment_id: str
+    artifact_root: str | None
+
+    @property
+    def artifact_location(self) -> str | None:
+        """The MLflow experiment's own folder under the root; None: MLflow's or its server's default."""
+        if self.artifact_root is None:
+            return None
+        return f"{self.artifact_root.rstrip('/')}/{self.experiment_id}"
+
+
+class Writer(Protocol):
+    """One way of writing to one MLflow experiment; it raises `SinkUnavailable` and `SinkRefused`."""
+
+    mlflow_experiment_id: str
+
+    def load(self) -> Recorded: ...
+    def write(self, updates: Sequence[RunUpdate], cursor: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class MlflowSink:
+    """Writes the runs of one regrow experiment to MLflow, each point once, however often it is told.
+
+    For one thread. `load()` comes first, and again after an error: it reads what an interrupted write left.
+    """
+
+    def __init__(
+        self, *, tracking_uri: str, experiment_name: str, experiment_id: str, artifact_root: str | None = None
+    ) -> None:
+        """Touches nothing yet.
+
+        `experiment_id` is regrow's (a uuid): runs of another experiment of the same name are left alone.
+        `artifact_root`: folder or URI for artifacts; None leaves it to MLflow (`./mlruns` of the process
+        that writes) or to its server.
+        """
+        self._target = Target(
+            tracking_uri=tracking_uri,
+            experiment_name=experiment_name,
+            experiment_id=experiment_id,
+            artifact_root=artifact_root,
+        )
+        self._writer: Writer | None = None
+
+    @property
+    def mlflow_experiment_id(self) -> str:
+        """MLflow's id of the experiment, for links into its UI. Known once `load()` was called."""
+        return self._open_writer().mlflow_experiment_id
+
+    def load(self) -> Recorded:
+        """Create, find or restore the MLflow experiment and read which of our runs it holds.
+
+        Raises `SinkUnavailable` (within seconds) or `SinkRefused`.
+        """
+        self.close()
+        try:
+            check(self._target.tracking_uri, timeout_s=5.0)
+        except UserError as error:
+            raise SinkUnavailable(str(error)) from error
+        writer = _writer(self._target)
+        recorded = writer.load()
+        self._writer = writer
+        return recorded
+
+    def write(self, updates: Sequence[RunUpdate], cursor: int) -> None:
+        """Write `updates`, then `cursor`; the same again changes nothing.
+
+        The parent's first update comes first or in the same call. Raises `SinkUnavailable` or
+        `SinkRefused`: part may then be written, and `load()` is due before the next write.
+        """
+        writer = self._open_writer()
+        try:
+            writer.write(updates, cursor)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of connections and threads. Nothing is buffered, so nothing is flushed."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise SinkUnavailable(
+                f"MLflow at {shown(self._target.tracking_uri)} is closed: call load() first."
+            )
+        return self._writer
+
+
+def _writer(target: Target) -> Writer:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # Imported here because they import mlflow (hence the PLC0415).
+    if target.tracking_uri.startswith(("sqlite", "postgresql")):
+        from regrow.infra.mlflow_bulk import BulkWriter, knows_this_mlflow
+
+        if knows_this_mlflow():
+            return BulkWriter(target)
+    from regrow.infra.mlflow_public import PublicWriter
+
+    return PublicWriter(target)
+
+
+def first_tags(update: RunUpdate, target: Target, parent_run_id: str | None) -> dict[str, str]:
+    """The tags that a run gets at its creation: the update's, those MLflow's UI reads, and ours.
+
+    Ours are there from the first moment, so a crash right after the creation cannot make a second run.
+    """
+    tags = {
+        "mlflow.user": user(),
+        "mlflow.source.name": "regrow",
+        "mlflow.source.type": "LOCAL",
+        RUN_NAME_TAG: update.name[:_NAME_CHARS],
+        **cut_tags(update),
+        KEY_TAG: update.key,
+        EXPERIMENT_TAG: target.experiment_id,
+    }
+    if parent_run_id is not None:
+        tags["mlflow.parentRunId"] = parent_run_id
+    return tags
+
+
+def cut_tags(update: RunUpdate) -> dict[str, str]:
+    """The update's tags with names and lengths that MLflow takes, and our mark on a superseded run."""
+    tags = {legal_name(key): value[:_TAG_CHARS] for key, value in update.tags.items()}
+    if RUN_NAME_TAG in tags:  # it renames the run, in MLflow as here
+        tags[RUN_NAME_TAG] = tags[RUN_NAME_TAG][:_NAME_CHARS]
+    return {**tags, SUPERSEDED_TAG: "true"} if update.deleted else tags
+
+
+def cut_params(update: RunUpdate) -> dict[str, str]:
+    """The update's params with names and lengths that MLflow takes."""
+    return {legal_name(key): value[:_PARAM_CHARS] for key, value in update.params.items()}
+
+
+@lru_cache(maxsize=4096)
+def legal_name(name: str) -> str:
+    """`name` as MLflow takes it: other characters become "_", and it is never a path that leads elsewhere.
+
+    One odd metric name ("acc@5") must not keep an experiment from being recorded.
+    """
+    legal = re.sub(r"[^\w./ :-]", "_", name, flags=re.ASCII)[:_NAME_CHARS]
+    if posixpath.normpath(legal) != legal or legal.startswith((".", "/")):
+        legal = "_" + legal.replace("/", "_").lstrip(".")
+    return legal
+
+
+@lru_cache(maxsize=1)
+def user() -> str:
+    """Who runs this process, as MLflow's client would say it."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container's user id without a name
+        return "unknown"
+
+
+def refusal(target: Target, error: Exception) -> SinkRefused:
+    """MLflow's own words, and where they come from."""
+    return SinkRefused(f"MLflow at {shown(target.tracking_uri)} refused what regrow wrote: {error}")
+
+
+def unavailable(target: Target, error: Exception) -> SinkUnavailable:
+    """The same for a failure that may pass."""
+    return SinkUnavailable(f"MLflow at {shown(target.tracking_uri)} is away: {error}. {SERVER_ADVICE}")

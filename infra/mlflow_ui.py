@@ -1,0 +1,95 @@
+"""MLflow's web page on an experiment's records, as a process of ours on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from regrow.tasks.errors import RegrowError, UserError
+
+BOOT_SECONDS = 60.0
+_TICK = 0.1
+
+
+@contextmanager
+def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = None) -> Iterator[str]:
+    """The address of MLflow's page within the block. A tracking server has its own page: that is used as it is.
+
+    `port` None: any free one. Raises UserError if `port` is taken, RegrowError if the server does not come up.
+    """
+    if tracking_uri.startswith(("http://", "https://")):
+        yield tracking_uri
+        return
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port or 0))
+        except OSError:
+            raise UserError(f"port {port} is in use; give another with --mlflow-port, or leave it out") from None
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server" ]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    if artifacts is not None:
+        command += ["--artifacts-destination", artifacts]
+    # Its job runners are processes of 250 MB each that a page for looking does not need.
+    # In the environment rather than on the command line, which everybody on the machine can read: it may have a password.
+    settings = {"MLFLOW_BACKEND_STORE_URI": tracking_uri}
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    with tempfile.TemporaryFile() as output:
+        server = subprocess.Popen(
+            command, env={**os.environ, **settings, **quiet},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+        )
+        try:
+            _await(url, server, output.fileno())
+            yield url
+        finally:
+            _end(server)
+
+
+def runs_page(url: str, experiment: str) -> str:
+    """The address of an experiment's table of runs; MLflow's front page if it does not know the experiment (yet)."""
+    query = urllib.parse.urlencode({"experiment_name": experiment})
+    try:
+        with urllib.request.urlopen(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=10) as answer:
+            return f"{url}/#/experiments/{json.load(answer)['experiment']['experiment_id']}/runs?workflowType=machine_learning"
+    except (urllib.error.URLError, OSError, KeyError, ValueError):
+        return url
+
+
+def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:
+    deadline = time.monotonic() + BOOT_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            said = os.pread(output, 100_000, 0).decode(errors="replace").strip().splitlines()
+            raise RegrowError(f"MLflow's server ended while it started: {said[-1] if said else 'it said nothing'}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(_TICK)
+    raise RegrowError(f"MLflow's server did not answer in {BOOT_SECONDS:.0f} s")
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Its own process group: the server starts worker processes that must go with it."""
+    for number in (15, 9):
+        try:
+            os.killpg(server.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            server.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+    server.wait()

@@ -1,0 +1,33 @@
+"""Which keys every store takes. Pure functions; the narrowest rule of all adapters, so that a key valid in one is in
+all.
+"""
+
+from __future__ import annotations
+
+RESERVED = ".tmp"
+"""Name of the folder in which the local adapter prepares objects; no key may have it as a part."""
+
+MAX_KEY, MAX_PART = 1024, 255
+"""Bytes of a key (S3), and of one part of it (file names)."""
+
+
+def check_key(key: str) -> str:
+    """`key` itself. Raises ValueError if it isn't a relative posix path of plain parts."""
+    parts = key.split("/")
+    if any(part in {"", ".", "..", RESERVED} for part in parts):
+        raise ValueError(f"key {key!r}: parts must not be empty, '.', '..' or {RESERVED!r}")
+    if "\\" in key or "\0" in key:
+        raise ValueError(f"key {key!r}: a backslash or NUL is not allowed")
+    # A lone surrogate can't be encoded: UnicodeEncodeError is a ValueError.
+    if len(key.encode()) > MAX_KEY or any(len(part.encode()) > MAX_PART for part in parts):
+        raise ValueError(f"key {key[:80]!r}...: longer than 1,024 bytes, or a part longer than 255")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """`prefix` itself: "" or the beginning of a valid key, possibly ending in "/". Raises ValueError."""
+    if prefix.rstrip("/"):
+        check_key(prefix.removesuffix("/"))
+    elif prefix:
+        raise ValueError(f"prefix {prefix!r} is absolute")
+    return prefix

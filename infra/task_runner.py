@@ -1,0 +1,364 @@
+"""The Prefect task runner that carries trials to Ray workers, and what is told to Prefect about them.
+
+Only plumbing lives here: which trial runs when and with what is the flow's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID, uuid4
+
+import ray
+from prefect._internal.concurrency.api import create_call, from_sync
+from prefect._internal.concurrency.services import _QueueServiceBase
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
+from prefect.client.schemas.objects import State, StateDetails, StateType, TaskRun
+from prefect.context import (
+    FlowRunContext,
+    SyncClientContext,
+    TaskRunContext,
+    hydrated_context,
+    serialize_context,
+)
+from prefect.events.clients import PrefectEventsClient
+from prefect.events.worker import EventsWorker
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import Flow
+from prefect.states import Pending, Scheduled
+from prefect.task_engine import run_task_async, run_task_sync
+from prefect.task_runners import TaskRunner
+from prefect.tasks import Task
+from prefect.utilities.engine import emit_task_run_state_change_event
+from prefect_ray.task_runners import RayTaskRunner
+
+from regrow.tasks.logs import LogShipper
+
+if TYPE_CHECKING:
+    from typing import Self
+
+SETTLE_SECONDS = 15.0
+"""How long the server may need to record what it has been told; 1 s is normal, as it writes in batches."""
+_TICK = 0.05
+
+
+class TrialTaskRunner(RayTaskRunner[Any]):  # type: ignore[misc]  # prefect-ray has no types
+    """Runs Prefect tasks on the Ray cluster that this process is connected to already (`cluster.connect`).
+
+    `submit` and `map` are prefect-ray's own. `submit_run` is for many short runs of one task: prefect-ray
+    exports its remote function and hydrates the Prefect context anew for each (75 ms), this one once for each
+    worker (7 ms).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._context: ray.ObjectRef[Any] | None = None
+        self._context_id = ""
+        self._tasks: dict[int, tuple[Task[Any, Any], ray.ObjectRef[Any]]] = {}
+
+    def duplicate(self) -> Self:
+        """Another runner like this one, not started."""
+        return type(self)()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    __hash__ = object.__hash__
+
+    def __enter__(self) -> Self:
+        # The flow itself joins the cluster, in its body: one that Prefect starts has nobody to do it before.
+        if ray.is_initialized():
+            return cast("Self", super().__enter__())
+        return TaskRunner.__enter__(self)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if ray.is_initialized():
+            super().__exit__(*exc_info)
+        else:
+            TaskRunner.__exit__(self, *exc_info)
+
+    def submit_run(
+        self,
+        task: Task[..., Any],
+        parameters: Mapping[str, Any],
+        *,
+        task_run_id: UUID,
+        name: str,
+        tags: Sequence[str] = (),
+        previous: TaskRun | None = None,
+        options: Mapping[str, Any],
+    ) -> ray.ObjectRef[Any]:
+        """Run `task` once on Ray as the task run `task_run_id` of the present flow run, shown under `name`.
+
+        The reference resolves to what the task returned, or to its final State without data if it returned a
+        state or raised. A worker's death surfaces as Ray's exception from ray.get. `previous` is the task run
+        as `await_retry` read it back: the run goes on, with its name, its tags and its count of attempts.
+        With `tags`, Prefect asks the server for their concurrency limits before each run: 4 ms, and the run
+        fails while the server is away. `options` are Ray's (num_cpus, num_gpus, memory, resources,
+        runtime_env, scheduling_strategy); Ray itself never retries.
+        """
+        if not self._started:
+            raise RuntimeError("The task runner must be started before submitting work.")
+        if not ray.is_initialized():
+            raise RuntimeError("connect to a Ray cluster before submitting work: regrow.infra.cluster.connect(...)")
+        flow_run = FlowRunContext.get()
+        flow_run_id = flow_run.flow_run.id if flow_run and flow_run.flow_run else None
+        context, context_id = self._shared_context(str(flow_run_id))
+        run = _Run(id=task_run_id, flow_run_id=flow_run_id, name=name, tags=tuple(tags), previous=previous)
+        remote = _run_remotely.options(**{**options, "name": name, "max_retries": 0})
+        return remote.remote(context_id, context, self._shared_task(task), run, dict(parameters))
+
+    def _shared_context(self, flow_run_id: str) -> tuple[list[ray.ObjectRef[Any]], str]:
+        if self._context is None or not self._context_id.startswith(flow_run_id):
+            self._context = ray.put(_lean_context())
+            self._context_id = f"{flow_run_id}/{uuid4()}"
+        return [self._context], self._context_id  # in a list: Ray fetches only what is not nested
+
+    def _shared_task(self, task: Task[..., Any]) -> ray.ObjectRef[Any]:
+        if id(task) not in self._tasks:
+            self._tasks[id(task)] = (task, ray.put(task))  # keeps the task, so that its id stays its own
+        return self._tasks[id(task)][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """The task run to carry out."""
+
+    id: UUID
+    flow_run_id: UUID | None
+    name: str
+    tags: tuple[str, ...]
+    previous: TaskRun | None
+
+    def pending(self, task: Task[..., Any]) -> TaskRun:
+        """The task run as it begins. Made in the worker: all timestamps of an attempt come from one clock."""
+        state: State[Any] = Pending(state_details=StateDetails(task_run_id=self.id, flow_run_id=self.flow_run_id))
+        return TaskRun(
+            id=self.id,
+            name=self.name,
+            flow_run_id=self.flow_run_id,
+            task_key=task.task_key,
+            dynamic_key=str(self.id),
+            task_version=task.version,
+            tags=sorted({*task.tags, *self.tags}),
+            state_id=state.id,
+            state_type=state.type,
+            state_name=state.name,
+            state=state,
+        )
+
+
+class _WorkerContext:
+    """The Prefect context of a flow run, hydrated once for all the task runs of this worker process.
+
+    Settings are parsed (80 ms) and TLS contexts built (55 ms) whenever it is hydrated.
+    """
+
+    current: _WorkerContext | None = None
+
+    def __init__(self, context_id: str, serialized: dict[str, Any]) -> None:
+        self.id = context_id
+        self._stack = ExitStack()
+        self._context: Context = copy_context()
+        self._context.run(self._enter, serialized)
+
+    def _enter(self, serialized: dict[str, Any]) -> None:
+        self._stack.enter_context(hydrated_context(serialized))
+        self._stack.enter_context(SyncClientContext.get_or_create())
+        client = SyncClientContext.get()
+        assert client is not None
+        self.shipper = LogShipper(client.client)
+        _log_as_a_run()
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Call `function` within the context; what it changes in it is undone."""
+        return self._context.copy().run(function)
+
+    def close(self) -> None:
+        self.shipper.close()
+        self._context.run(self._stack.close)
+
+    @classmethod
+    def of(cls, context_id: str, context: Sequence[ray.ObjectRef[Any]]) -> _WorkerContext:
+        if cls.current is None or cls.current.id != context_id:
+            if cls.current is not None:
+                cls.current.close()
+            cls.current = cls(context_id, ray.get(context[0]))
+        return cls.current
+
+
+def _lean_context() -> dict[str, Any]:
+    """The present Prefect context without the flow's function and parameters.
+
+    A task run needs neither; the function may hold what can't be pickled, and the parameters may be large.
+    """
+    context = serialize_context()
+    if flow_run := context["flow_run_context"]:
+        flow_run["flow"] = Flow(_no_flow, name=flow_run["flow"].name, task_runner=TrialTaskRunner())
+        flow_run["parameters"] = {}
+    if settings := context["settings_context"].get("settings"):
+        # Without it a new worker fails at once while the server is away; what it emits waits for its return.
+        settings.setdefault("client", {})["server_version_check_enabled"] = False
+    return context
+
+
+def _no_flow() -> None:
+    """Stands for the flow's function in a worker."""
+
+
+def _log_as_a_run() -> None:
+    """Let through what a run logs, whatever the level of Prefect's own logs, without the engine's small talk.
+
+    "Finished in state Completed()" would cost a request after each run, and its state tells the same.
+    """
+    logger = logging.getLogger("prefect.task_runs")
+    logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+    if _not_small_talk not in logger.filters:
+        logger.addFilter(_not_small_talk)
+
+
+def _not_small_talk(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or record.module != "task_engine"
+
+
+@ray.remote(max_retries=0)
+def _run_remotely(
+    context_id: str,
+    context: Sequence[ray.ObjectRef[Any]],
+    task: Task[..., Any],
+    run: _Run,
+    parameters: dict[str, Any],
+) -> Any:
+    worker = _WorkerContext.of(context_id, context)
+    try:
+        return worker.run(lambda: _carry_out(task, run, parameters))
+    finally:
+        # Ray kills idle workers without notice: what was said about this run must have left the process
+        # before.
+        flush_events()
+        worker.shipper.deliver()
+
+
+def _carry_out(task: Task[..., Any], run: _Run, parameters: dict[str, Any]) -> Any:
+    task_run = run.previous
+    if task_run is None:
+        task_run = run.pending(task)
+        emit_task_run_state_change_event(task_run, initial_state=None, validated_state=cast("State[Any]", task_run.state))
+    arguments: dict[str, Any] = {
+        "task": task,
+        "task_run": task_run,
+        "parameters": parameters,
+        "return_type": "state",
+    }
+    finished = asyncio.run(run_task_async(**arguments)) if task.isasync else run_task_sync(**arguments)
+    state = cast("State[Any]", finished)
+    if state.is_completed() and state.name == "Completed" and state.message is None:  # made of a plain value
+        return getattr(state.data, "result", state.data)
+    return state.model_copy(update={"data": None})
+
+
+def flush_events(seconds: float = 5.0, *, confirm: bool = False) -> bool:
+    """Wait until every event that this process emitted has left it; False if not within `seconds`.
+
+    What the kernel has, it delivers even if the process is killed next: about 1 ms. `confirm` waits for the
+    server to say that it has read them (5 ms), for the case that the machine itself goes.
+    """
+    deadline = time.monotonic() + seconds
+    services: dict[int, Any] = vars(_QueueServiceBase)["_instances"]  # of all kinds; not typed for reading
+    workers = [service for service in list(services.values()) if isinstance(service, EventsWorker)]
+    return all(_flush(worker, deadline, confirm) for worker in workers if not worker._stopped)
+
+
+def _flush(worker: EventsWorker, deadline: float, confirm: bool) -> bool:
+    with worker._queue.all_tasks_done:
+        while worker._queue.unfinished_tasks:
+            if not worker._queue.all_tasks_done.wait(deadline - time.monotonic()):
+                return False
+    client = getattr(worker, "_client", None)
+    socket = getattr(client, "_websocket", None)
+    if not isinstance(client, PrefectEventsClient) or socket is None:
+        return True
+    if not confirm and socket.transport.get_write_buffer_size() == 0:
+        return True
+    call = create_call(client._force_checkpoint)  # a ping: its pong comes after all that was sent before
+    try:
+        from_sync.call_soon_in_loop_thread(call).result(timeout=max(0.1, deadline - time.monotonic()))
+    except Exception:  # noqa: BLE001  # however the connection broke, the client resends once it is back
+        return False
+    return True
+
+
+def rename(name: str) -> None:
+    """Inside a task run: show it under another name from now on."""
+    context = TaskRunContext.get()
+    if context is None:
+        raise RuntimeError("rename() is for use inside a task run")
+    context.task_run.name = name  # every later event carries it, so the recorder can't bring the old one back
+
+
+def rename_recorded(client: SyncPrefectClient, task_run_id: UUID, name: str) -> None:
+    """Rename a task run that has ended; before, a later event would bring back the old name."""
+    client.set_task_run_name(task_run_id, name)
+
+
+def await_retry(
+    client: SyncPrefectClient,
+    task_run_id: UUID,
+    message: str,
+    *,
+    name: str = "AwaitingRetry",
+    attempts: int | None = None,
+    seconds: float = 10.0,
+) -> TaskRun:
+    """Tell the server that a task run whose worker is gone waits for another; returns it as `previous`.
+
+    `name` may tell another reason to wait (say, Paused). `attempts` says how many have begun, if the caller
+    knows: the server records in batches and may not have counted the last one yet. For the same reason it may
+    not know the run at all yet: waits up to `seconds` for it, then raises prefect's ObjectNotFound.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            client.read_task_run(task_run_id)
+            break
+        except ObjectNotFound:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_TICK)
+    client.set_task_run_state(task_run_id, Scheduled(name=name, message=message), force=True)
+    run = client.read_task_run(task_run_id)
+    if attempts is not None:
+        run.run_count = attempts
+    return run
+
+
+def settle(
+    client: SyncPrefectClient,
+    flow_run_id: UUID,
+    expected_ids: Iterable[UUID],
+    seconds: float = SETTLE_SECONDS,
+) -> set[UUID]:
+    """Wait until the server shows the expected task runs as ended; returns those that it does not in time."""
+    flush_events()
+    left = set(expected_ids)
+    deadline = time.monotonic() + seconds
+    while left:
+        batch = sorted(left)[:200]
+        found = client.read_task_runs(task_run_filter=TaskRunFilter(id=TaskRunFilterId(any_=batch)), limit=len(batch))
+        ended = {run.id for run in found if run.state_type in _ENDED and run.flow_run_id == flow_run_id}
+        left -= ended
+        if not ended:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_TICK)
+    return left
+
+
+_ENDED = frozenset({StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED})

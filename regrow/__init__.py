@@ -1,0 +1,32 @@
+"""regrow: machine-learning experiments that cannot be lost. `import regrow as rg`.
+
+The names below are the public API; everything else may change.
+"""
+
+from regrow.experiment import Experiment, Result
+from regrow.search.errors import SpecError
+from regrow.search.space import choice, constant, grid, logint, loguniform, normal, quniform, randint, uniform
+from regrow.search.spec import Spec
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.trainable import Trainable
+from regrow.tasks.trial import Trial
+
+__all__ = [
+    "Experiment",
+    "RegrowError",
+    "Result",
+    "Spec",
+    "SpecError",
+    "Trainable",
+    "Trial",
+    "UserError",
+    "choice",
+    "constant",
+    "grid",
+    "logint",
+    "loguniform",
+    "normal",
+    "quniform",
+    "randint",
+    "uniform",
+]

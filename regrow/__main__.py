@@ -1,0 +1,5 @@
+"""`python -m regrow`."""
+
+from regrow.cli import main
+
+main()

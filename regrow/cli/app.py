@@ -1,0 +1,69 @@
+"""Which commands there are, and how errors reach the user. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import typer
+from rich.console import Console
+
+from regrow.cli import look, run, services
+from regrow.infra.log import CorruptLog
+from regrow.infra.mlflow_check import shown
+from regrow.search.errors import SpecError
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.ports import Unavailable
+from regrow.tasks.traces import one_line
+
+app = typer.Typer(
+    name="regrow", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Machine-learning experiments that cannot be lost.",
+)
+app.command("run")(run.run)
+app.command("resume")(run.resume)
+app.command("stop")(run.stop)
+app.command("ls")(look.ls)
+app.command("show")(look.show)
+app.command("trials")(look.trials)
+app.command("best")(look.best)
+app.command("verify")(look.verify)
+app.command("schema")(look.schema)
+app.command("ui")(services.ui)
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    error = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def tell(what: object) -> None:
+        error.print(f"regrow: {shown(one_line(str(what)))}", markup=False)
+
+    try:
+        app()
+    except (UserError, SpecError) as wrong:
+        tell(wrong)
+        sys.exit(2)
+    except CorruptLog as damaged:
+        tell(f"{damaged}; nothing was overwritten, restore that object from a backup")
+        sys.exit(4)
+    except UserCodeError as theirs:
+        error.print(theirs.trace, markup=False, end="")
+        tell(theirs)
+        sys.exit(2)
+    except Unavailable as away:
+        tell(away)
+        sys.exit(2)
+    except RegrowError as failed:
+        tell(failed)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        error.print("regrow: interrupted before the experiment began; nothing is lost", markup=False)
+        sys.exit(3)
+    except Exception:  # noqa: BLE001 - the last line of defence: what comes here is a bug of ours
+        traceback.print_exc()
+        error.print("regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume` goes on", markup=False)
+        sys.exit(1)
+
+
+from regrow.launch import UserCodeError  # noqa: E402

@@ -1,0 +1,147 @@
+"""The commands that only look: `ls`, `show`, `trials`, `best`, `verify`, `schema`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from regrow import views
+from regrow.cli import text
+from regrow.cli.options import JsonOption, NameArgument, StateOption
+from regrow.infra.log import CorruptLog
+from regrow.infra.places import Places, read_events, replay
+from regrow.search.history import History
+from regrow.tasks.errors import UserError
+
+
+def ls(state: StateOption = None, as_json: JsonOption = False) -> None:
+    """List the experiments of the state root."""
+    places = Places.at(state)
+    found: list[tuple[str, History]] = []
+    damaged: CorruptLog | None = None
+    for name in places.experiments():
+        try:
+            found.append((name, _history(places, name)))
+        except CorruptLog as error:
+            damaged = error
+    if as_json:
+        for name, history in found:
+            view = views.show(history, alive=places.alive(name), now=time.time())
+            del view["trials"]
+            print(json.dumps(view))
+    elif found:
+        _console().print(text.experiments([(history, places.alive(name)) for name, history in found]))
+    elif damaged is None:
+        print(f"no experiments in {places.root}")
+    if damaged is not None:
+        raise damaged
+
+
+def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
+    """Show how an experiment stands."""
+    places = Places.at(state)
+    history, alive = _history(places, name), places.alive(name)
+    if as_json:
+        print(json.dumps(views.show(history, alive=alive, now=time.time())))
+        return
+    console = _console()
+    for line in text.summary(history, places, alive=alive, now=time.time()):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(text.trials(history, console, most=20))
+
+
+def trials(
+    name: NameArgument,
+    state: StateOption = None,
+    history: Annotated[bool, typer.Option("--history", help="Every step of every trial instead of a line a trial")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the trials of an experiment, best first; with --history every reported step."""
+    found = _history(Places.at(state), name)
+    if history:
+        if as_json:
+            for point in views.points(found):
+                print(json.dumps(point))
+        else:
+            _console().print(text.points(found))
+    elif as_json:
+        for trial in found.trials:
+            print(json.dumps(views.trial_view(found, trial)))
+    else:
+        console = _console()
+        console.print(text.trials(found, console))
+
+
+def best(
+    name: NameArgument,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write its checkpoint's files into this new folder", show_default=False)
+    ] = None,
+) -> None:
+    """Print the best configuration, ready to paste."""
+    places = Places.at(state)
+    history = _history(places, name)
+    view = views.best(history)
+    if save is not None:
+        _save_checkpoint(places, name, view, save)
+    if as_json:
+        print(json.dumps(view))
+    elif view is None:
+        print(f"no trial of {name} has reported anything yet")
+    else:
+        for line in text.best(history, places):
+            _console().print(line, markup=False, soft_wrap=True)
+
+
+def _save_checkpoint(places: Places, name: str, view: dict[str, Any] | None, folder: Path) -> None:
+    from regrow.tasks.checkpoints import restore
+
+    if view is None or view["checkpoint"] is None:
+        raise UserError(f"--save: the best trial of {name!r} has no checkpoint; report with checkpoint=... in the trainable")
+    if folder.exists():
+        raise UserError(f"--save: {folder} exists already; name a folder that is to be made")
+    restored = restore(places.known(name), [view["checkpoint"]], folder)
+    if restored.manifest is None:
+        raise UserError(f"--save: the checkpoint {view['checkpoint']} cannot be restored: {restored.skipped[0][1]}")
+
+
+def verify(name: NameArgument, state: StateOption = None) -> None:
+    """Recompute every decision of an experiment from its log."""
+    from regrow.search.events import encode
+    from regrow.search.verify import verify as check
+
+    result = check(read_events(Places.at(state).known(name)))
+    if result.difference is None:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in result.kinds.items())
+        print(f"{name}: {result.events} events fold without a contradiction ({kinds})")
+        print(f"{name}: {result.decisions} decisions recomputed, all as recorded")
+        return
+    wrong = result.difference
+    print(f"{name}: event {wrong.position} differs: {wrong.why}")
+    print(f"  found:    {encode(wrong.found).decode()}")
+    print(f"  expected: {encode(wrong.expected).decode() if wrong.expected is not None else 'nothing'}")
+    sys.exit(1)
+
+
+def schema() -> None:
+    """Print the JSON schema of the YAML file, for editors."""
+    from regrow.search.spec import Spec
+
+    print(json.dumps(Spec.model_json_schema(), indent=2))
+
+
+def _history(places: Places, name: str) -> History:
+    return replay(places.known(name)).history
+
+
+def _console() -> Console:
+    """A terminal as it is; a file or a pipe takes lines of any length."""
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=1000)

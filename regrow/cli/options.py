@@ -1,0 +1,21 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+NameArgument = Annotated[str, typer.Argument(help="The experiment's name")]
+StateOption = Annotated[
+    str | None,
+    typer.Option("--state", help="Root of the durable state [default: $REGROW_STATE or ./.regrow]", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON on standard output")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and the last lines")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--prefect-port", min=1, max=65535, help="Port of the embedded Prefect server [default: any free one]", show_default=False
+    ),
+]

@@ -1,0 +1,159 @@
+"""An experiment in words and tables, for a terminal. Only formatting lives here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from regrow import views
+from regrow.infra.places import Places
+from regrow.search.history import History, Trial
+
+
+def duration(seconds: float) -> str:
+    """1:02:03 or 2:03 or 0:05."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def value(number: Any) -> str:
+    """A parameter or metric, short."""
+    return f"{number:.4g}" if isinstance(number, float) else str(number)
+
+
+def config(trial: Trial) -> str:
+    """A configuration in one line."""
+    return " ".join(f"{k}={value(v)}" for k, v in trial.config.items())
+
+
+def ranked(history: History) -> list[Trial]:
+    """Trials, best first; those without a value last."""
+    sign = -1.0 if history.spec.objective.mode == "max" else 1.0
+    return sorted(history.trials, key=lambda t: (t.best is None, sign * t.best[0] if t.best else 0.0, t.number))
+
+
+def counts(history: History) -> str:
+    """'12 done, 3 stopped'."""
+    return ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n) or "no trials yet"
+
+
+def summary(history: History, places: Places, *, alive: bool, now: float) -> Iterator[str]:
+    """How an experiment stands, in a few lines."""
+    spec, status = history.spec, views.status(history, alive=alive)
+    yield f"{spec.name} is {status}: {len(history.trials)} of {history.total} trials ({counts(history)})"
+    ran = duration(history.elapsed(now if alive else None))
+    yield f"{spec.objective.mode} {spec.objective.name}, ran {ran}, wasted steps {history.lost_steps}"
+    if history.closing is not None and history.closing.why:
+        yield f"it ended because {history.closing.why}"
+    if status in ("interrupted", "stopped"):
+        yield f"go on with: {places.command('resume', spec.name)}"
+
+
+def best(history: History, places: Places) -> Iterator[str]:
+    """The best configuration, as YAML that can be pasted."""
+    view = views.best(history)
+    if view is None:
+        return
+    yield f"best: trial {view['trial']}, {history.spec.objective.name} {view['value']:.6g} at step {view['step']}"
+    for name, setting in view["config"].items():
+        yield f"  {name}: {json.dumps(setting)}"
+    if view["checkpoint"]:
+        yield f"  # its checkpoint's files: {places.command('best', history.spec.name, '--save FOLDER')}"
+
+
+def failures(history: History, most: int = 3) -> Iterator[str]:
+    """Tracebacks first, then which trials failed."""
+    failed = [t for t in history.trials if t.failure is not None and t.state.value == "failed"]
+    shown: set[str] = set()
+    for trial in failed:
+        attempt = trial.failure
+        if attempt is None or attempt.message in shown or len(shown) >= most:
+            continue
+        shown.add(attempt.message)
+        if attempt.trace:
+            yield attempt.trace.rstrip()
+        yield f"trial {trial.number} failed: {attempt.message}"
+    if len(failed) > len(shown):
+        yield f"{len(failed)} trials failed in all"
+
+
+def ending(history: History, places: Places) -> Iterator[str]:
+    """The last lines of `run` and `resume`."""
+    name = history.spec.name
+    yield from failures(history)
+    status = history.closed.status if history.closed else "interrupted"
+    yield (
+        f"{name} {status}: {len(history.trials)} of {history.total} trials ({counts(history)}) "
+        f"in {duration(history.elapsed())}, wasted steps {history.lost_steps}"
+    )
+    if history.closing is not None and history.closing.why:
+        yield f"because {history.closing.why}"
+    yield from best(history, places)
+    if status in ("interrupted", "stopped"):
+        yield f"go on with: {places.command('resume', name)}"
+    else:
+        more = places.command("resume", name, f"--trials {history.total + 10}")
+        yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}; more trials: {more}"
+
+
+def trials(history: History, console: Console, most: int | None = None) -> Table:
+    """Trials as a table, best first; a column for each parameter where the console is wide enough, else one for all."""
+    names = list(dict.fromkeys(key for trial in history.trials for key in trial.config))
+    shown = ranked(history)[:most]
+    wide = _trials(history, shown, {n: [value(t.config.get(n, "")) for t in shown] for n in names})
+    if _width(console, wide) > console.width:
+        room = max(12, console.width - _width(console, _trials(history, shown, {})) - 2)
+        short = [line if len(line) <= room else line[: room - 1] + "…" for line in map(config, shown)]
+        wide = _trials(history, shown, {"configuration": short})
+    if len(history.trials) > len(shown):
+        wide.caption = f"{len(history.trials) - len(shown)} more: regrow trials {history.spec.name}"
+    return wide
+
+
+def _trials(history: History, shown: Sequence[Trial], settings: Mapping[str, Sequence[str]]) -> Table:
+    table = _table("trial", "state", history.spec.objective.name, "step", "steps", "attempts", *settings)
+    for place, trial in enumerate(shown):
+        number, step = (f"{trial.best[0]:.5g}", str(trial.best[1])) if trial.best else ("", "")
+        cells = [column[place] for column in settings.values()]
+        table.add_row(str(trial.number), trial.state.value, number, step, str(trial.step), str(len(trial.attempts)), *cells)
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Cells that a table would take on a console without end."""
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+
+
+def points(history: History) -> Table:
+    """Every step of every trial."""
+    names = list(dict.fromkeys(key for trial in history.trials for row in trial.rows[:1] for key in row.metrics))
+    table = _table("trial", "step", "attempt", *names)
+    for point in views.points(history):
+        table.add_row(*(value(point.get(n, "")) for n in ("trial", "step", "attempt", *names)))
+    return table
+
+
+def experiments(found: Sequence[tuple[History, bool]]) -> Table:
+    """One line an experiment."""
+    table = _table("name", "status", "trials", "best", "value", "ran", "wasted")
+    for history, alive in found:
+        view = views.best(history)
+        table.add_row(
+            history.spec.name, views.status(history, alive=alive), f"{len(history.trials)}/{history.total}",
+            f"trial {view['trial']}" if view else "", f"{view['value']:.5g}" if view else "",
+            duration(history.elapsed()), str(history.lost_steps),
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table

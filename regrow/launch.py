@@ -1,0 +1,188 @@
+"""Starting a sitting from this process: services up, flow run, services down. The one way for the command line and for Python."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from regrow.infra import prefect_server
+from regrow.infra.experiments import Prepared, prepare
+from regrow.infra.joining import environment, joined, slots, warm_up
+from regrow.infra.mlflow_check import check as check_mlflow
+from regrow.infra.mlflow_check import shown
+from regrow.infra.places import Places, first_event
+from regrow.infra.quiet import QUIET
+from regrow.search.errors import SpecError
+from regrow.search.events import Created
+from regrow.search.spec import Spec
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.traces import in_a_line, user_trace
+from regrow.tasks.trainable import adapt, find, glance, locate
+
+
+class UserCodeError(RegrowError):
+    """The user's own module raised when it was imported. `trace` is its traceback."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message, trace)
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def launch(
+    name: str,
+    *,
+    spec: Spec | None,
+    places: Places,
+    trials: int | None = None,
+    code: str | None = None,
+    watch: Any = None,
+    prefect_port: int | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Runs or resumes an experiment and returns when the sitting has ended; how it ended is in the log.
+
+    Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
+    coordinator while the experiment runs, `announce` a line now and then before it. Raises UserError or SpecError.
+    """
+    prepared = prepare(places, name, spec, trials=trials, code=code)
+    if prepared.nothing_left:
+        announce(f"{name} is finished already")
+        return
+    glance_at(prepared.spec)
+    environment(prepared.spec)
+    places.writable()
+    check_mlflow(places.mlflow_uri, 5.0)
+    # The user's home is left alone unless the user has a Prefect server of their own, whose settings are there.
+    with _environment({**QUIET, **prefect_server.CLIENT_ENVIRONMENT}):
+        home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
+        server = prefect_server.begin(places.prefect_home, port=prefect_port)
+        try:
+            if not server.server.embedded:
+                server.wait()  # a wrong address is told before anything else is started
+            with _environment({**home, **server.server.environment()}):
+                _run(prepared, server, name, spec, trials, code, watch, announce)
+        finally:
+            server.close()
+
+
+def _run(
+    prepared: Prepared, server: Any, name: str, spec: Spec | None, trials: int | None, code: str | None, watch: Any,
+    announce: Callable[[str], None],
+) -> None:
+    # Importing Prefect takes 1.5 s, in which Ray's processes start. Two threads must not import the same thing, as
+    # Python then may hand out a half-made module: what both need comes before, and Ray is used only after.
+    for module in ("ray", "pydantic.v1.fields"):
+        importlib.import_module(module)
+    with _importing("regrow.flows.run") as flow, joined(prepared.spec, server.server.api_url) as ray_cluster:
+        flow.join()
+        if ray_cluster.local:
+            warm_up(prepared.spec, min(prepared.spec.concurrency or 2, os.cpu_count() or 1))
+        slots(prepared.spec, ray_cluster)
+        check_trainable(prepared.spec)
+        from prefect import get_client
+        from prefect.client.schemas.objects import State
+        from prefect.flow_engine import run_flow
+
+        from regrow.flows import run as flows_run
+
+        announce(f"Prefect: {shown(server.wait().ui_url)}")
+        announce(f"MLflow:  {shown(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
+        parameters = {
+            "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
+            "state": str(prepared.places.root), "trials": trials, "code": code,
+        }
+        created = first_event(prepared.store)
+        token = flows_run.WATCH.set(watch)
+        try:
+            with get_client(sync_client=True) as client:
+                again = flows_run.reopen(client, UUID(created.id)) if isinstance(created, Created) else None
+            ended = run_flow(flows_run.run, flow_run=again, parameters=parameters, return_type="state")
+            if isinstance(ended, State):
+                raise_error(ended)
+        finally:
+            flows_run.WATCH.reset(token)
+            for handler in logging.getLogger("prefect.flow_runs").handlers:
+                handler.flush()  # an embedded server is gone when this function has returned
+
+
+@contextmanager
+def _importing(module: str) -> Iterator[threading.Thread]:
+    """Imports a module beside the block, which ends after that: Prefect's settings must not be put back half-way."""
+    thread = threading.Thread(target=importlib.import_module, args=(module,), daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()
+
+
+def raise_error(ended: Any) -> None:
+    """Raises what ended the flow run, if it was an exception: one that tells the user what to do, or a bug."""
+    found = ended.data
+    error = getattr(found, "result", found)
+    if isinstance(error, BaseException):
+        raise error
+
+
+def glance_at(spec: Spec) -> None:
+    """What can be said of the trainable without importing it. Raises SpecError, and UserCodeError for a syntax error."""
+    if spec.trainable != "pickled" and (file := locate(spec.trainable, spec.working_dir)) is not None:
+        with _user_code(spec):
+            glance(file, spec.trainable)
+
+
+def check_trainable(spec: Spec) -> None:
+    """Imports the trainable here, so that a wrong name or a module that fails is told before the first trial starts.
+
+    Raises SpecError, and UserCodeError for an exception of the user's own module.
+    """
+    if spec.trainable != "pickled":
+        with _user_code(spec):
+            adapt(find(spec.trainable, spec.working_dir), spec.trainable)
+
+
+@contextmanager
+def _user_code(spec: Spec) -> Iterator[None]:
+    try:
+        yield
+    except (UserError, SpecError):
+        raise
+    except (Exception, SystemExit) as error:
+        told = SpecError(key="trainable", value=spec.trainable, problem=f"cannot be imported: {in_a_line(error)}")
+        raise UserCodeError(str(told), user_trace(error)) from error
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Sets variables within the block, also for a Prefect that was imported, and read them, before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    _reread()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _reread()
+
+
+def _reread() -> None:
+    if "prefect" in sys.modules:
+        from prefect.context import refresh_global_settings_context
+        from prefect.logging.configuration import setup_logging
+
+        refresh_global_settings_context()
+        setup_logging()

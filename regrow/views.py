@@ -1,0 +1,79 @@
+"""An experiment's history as plain data: the stable form of `regrow show --json` and `regrow trials --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from regrow.search.history import History, Trial
+from regrow.search.lifecycle import TrialState
+
+
+def status(history: History, *, alive: bool) -> str:
+    """running, finished, stopped, interrupted or failed. A sitting that was never closed was interrupted, unless it is alive."""
+    if history.closed is not None:
+        return history.closed.status
+    return "running" if alive else "interrupted"
+
+
+def best(history: History) -> dict[str, Any] | None:
+    """The best trial, None before the first report. `checkpoint` is the manifest of that step, else the newest, else None."""
+    if history.best is None:
+        return None
+    trial = history.trials[history.best]
+    assert trial.best is not None
+    value, step = trial.best
+    checkpoint = trial.checkpoint_at(step)
+    return {
+        "trial": trial.number,
+        "value": value,
+        "step": step,
+        "config": history.spec.space.nest(trial.config),
+        "checkpoint": checkpoint.manifest if checkpoint is not None else None,
+    }
+
+
+def show(history: History, *, alive: bool, now: float) -> dict[str, Any]:
+    """The whole experiment, as `regrow show NAME --json` prints it. `now` is seconds since the epoch."""
+    spec = history.spec
+    return {
+        "name": spec.name,
+        "status": status(history, alive=alive),
+        "metric": spec.objective.name,
+        "mode": spec.objective.mode,
+        "best": best(history),
+        "counts": {state.value: count for state, count in history.counts.items()},
+        "total": history.total,
+        "trials": [trial_view(history, trial) for trial in history.trials],
+        "wasted_steps": history.lost_steps,
+        "elapsed_s": round(history.elapsed(now if alive else None), 3),
+    }
+
+
+def trial_view(history: History, trial: Trial) -> dict[str, Any]:
+    """One trial: its best value, its steps, its attempts."""
+    return {
+        "number": trial.number,
+        "state": trial.state.value,
+        "config": history.spec.space.nest(trial.config),
+        "value": trial.best[0] if trial.best else None,
+        "steps": trial.step,
+        "attempts": [
+            {
+                "attempt": a.number,
+                "outcome": a.outcome or ("running" if trial.state is TrialState.RUNNING else "lost"),
+                "from_step": a.from_step,
+                "to_step": a.to_step,
+                "node": a.node,
+                "reason": a.message,
+            }
+            for a in trial.attempts
+        ],
+    }
+
+
+def points(history: History) -> Iterator[dict[str, Any]]:
+    """Every (trial, step) once, with the attempt that reported it and its metrics."""
+    for trial in history.trials:
+        for row, attempt in zip(trial.rows, trial.lineage, strict=True):
+            yield {**row.metrics, "trial": trial.number, "step": row.step, "attempt": attempt}

@@ -1,0 +1,351 @@
+"""The domains that a parameter can have: ranges, choices, constants. Frozen values, checked when they are
+made.
+
+A domain knows its own values and nothing else: no names, no conditions between parameters (see space.py), no
+sampler. Sampling is one pure function, `quantile`: the value at a point of [0, 1) under the domain's prior.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from statistics import NormalDist
+from typing import Any, ClassVar, TypeAlias
+
+from regrow.search.errors import SpecError
+from regrow.search.scalars import check_json, check_number, check_whole
+
+Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
+
+When: TypeAlias = Mapping[str, Any] | None  # as the user wrote it: {"optimizer": "sgd"} or {"optimizer": ["sgd", "adam"]}
+
+
+def value_key(value: Json) -> Hashable:
+    """What tells two JSON values apart: 1 and 1.0 are the same (a JSON writer may change one into the other),
+    1, true and "1" are not."""
+    if value is None or isinstance(value, (bool, str)):
+        return (type(value).__name__, value)
+    if isinstance(value, (int, float)):
+        return ("number", value)
+    if isinstance(value, dict):
+        return ("map", frozenset((k, value_key(v)) for k, v in value.items()))
+    return ("list", tuple(value_key(v) for v in value))
+
+
+def fresh(value: Json) -> Json:
+    """The value, copied if it is a container: a trainable that changes its config must not change the
+    space."""
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain(ABC):
+    """The values that a parameter may take, and how likely each is before anything was tried.
+
+    `when` is the condition as written, carried until `Space.parse` has found the parameters that it names.
+    """
+
+    when: When = None
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The keyword of the written form, such as "loguniform"."""
+
+    @property
+    @abstractmethod
+    def cells(self) -> int | None:
+        """How many different values there are; None for a continuous domain."""
+
+    @abstractmethod
+    def cell(self, index: int) -> Json:
+        """The value number `index`, 0 <= index < cells. Raises TypeError for a continuous domain."""
+
+    @abstractmethod
+    def quantile(self, u: float) -> Json:
+        """The value at `u` (0 < u < 1) of the prior: uniform `u` give values as the domain asks."""
+
+    @abstractmethod
+    def contains(self, value: Json) -> bool:
+        """Whether the parameter can ever be `value`."""
+
+    @abstractmethod
+    def to_json(self) -> Json:
+        """The written form without `when`; `Space.parse` makes an equal domain of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range(Domain):
+    """What Float and Int share: `cells` values from `low` in steps, or a continuum."""
+
+    @property
+    def _step(self) -> int | float | None:
+        raise NotImplementedError
+
+    def _bounds(self) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    @property
+    def cells(self) -> int | None:
+        low, high = self._bounds()
+        if self._step is None:
+            return None
+        # Decimal, as the numbers were written: (0.3 - 0.0) / 0.1 is 2.9999999999999996 in floats.
+        return int((Decimal(str(high)) - Decimal(str(low))) / Decimal(str(self._step))) + 1
+
+    def cell(self, index: int) -> Json:
+        low, _ = self._bounds()
+        if self._step is None:
+            raise TypeError(f"a {self.kind} domain is continuous: it has no cell {index}")
+        return type(low)(Decimal(str(low)) + index * Decimal(str(self._step)))
+
+    def nearest(self, value: float) -> int:
+        """The index of the cell nearest to `value`."""
+        low, _ = self._bounds()
+        cells = self.cells
+        if self._step is None or cells is None:
+            raise TypeError(f"a {self.kind} domain is continuous: it has no cells")
+        return int(min(max(round((value - low) / self._step), 0), cells - 1))
+
+    def contains(self, value: Json) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        low, high = self._bounds()
+        if self._step is None or not low <= value <= high:
+            return bool(low <= value <= high)
+        return bool(abs(self.cell(self.nearest(value)) - value) <= 1e-9 * self._step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float(_Range):
+    """A real number in [low, high]; uniform, or uniform in its logarithm, or in steps of `step` from
+    `low`."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        written = [self.low, self.high] if self.step is None else [self.low, self.high, self.step]
+        low, high = (check_number(self.kind, written, bound) for bound in (self.low, self.high))
+        _check_bounds(self.kind, written, low, high, log=self.log)
+        object.__setattr__(self, "low", low)
+        object.__setattr__(self, "high", high)
+        if self.step is not None:
+            step = check_number(self.kind, written, self.step)
+            object.__setattr__(self, "step", _check_step(self.kind, written, step, high - low, log=self.log))
+
+    @property
+    def kind(self) -> str:
+        return "loguniform" if self.log else "uniform" if self.step is None else "quniform"
+
+    @property
+    def _step(self) -> float | None:
+        return self.step
+
+    def _bounds(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    def quantile(self, u: float) -> float:
+        cells = self.cells
+        if cells is not None:
+            return float(self.cell(int(u * cells)))
+        if self.log:
+            low, high = math.log(self.low), math.log(self.high)
+            value = math.exp(low + (high - low) * u)
+        else:
+            value = self.low + (self.high - self.low) * u
+        return min(max(value, self.low), self.high)  # exp(log(x)) may miss x by one unit in the last place
+
+    def to_json(self) -> Json:
+        return {self.kind: [self.low, self.high] if self.step is None else [self.low, self.high, self.step]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int(_Range):
+    """A whole number from `low` to `high`, both included, in steps of `step`; or uniform in its logarithm."""
+
+    low: int
+    high: int
+    log: bool = False
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        written = [self.low, self.high]
+        low, high = (check_whole(self.kind, written, bound) for bound in (self.low, self.high))
+        _check_bounds(self.kind, written, low, high, log=self.log)
+        step = check_whole("step", self.step, self.step)
+        if step != 1:
+            _check_step("step", self.step, step, high - low, log=self.log)
+
+    @property
+    def kind(self) -> str:
+        return "logint" if self.log else "int"
+
+    @property
+    def _step(self) -> int:
+        return self.step
+
+    def _bounds(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    @property
+    def cells(self) -> int:
+        return (self.high - self.low) // self.step + 1
+
+    def cell(self, index: int) -> int:
+        return self.low + index * self.step
+
+    def quantile(self, u: float) -> int:
+        if self.log:  # each whole number gets the share of the interval half a unit around it
+            low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
+            return min(max(round(math.exp(low + (high - low) * u)), self.low), self.high)
+        return self.cell(int(u * self.cells))
+
+    def to_json(self) -> Json:
+        return {self.kind: [self.low, self.high]} | ({} if self.step == 1 else {"step": self.step})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normal(Domain):
+    """A real number with a normal prior of mean `mean` and standard deviation `sd`; unbounded."""
+
+    mean: float
+    sd: float
+
+    def __post_init__(self) -> None:
+        written = [self.mean, self.sd]
+        for name in ("mean", "sd"):
+            object.__setattr__(self, name, check_number(self.kind, written, getattr(self, name)))
+        if self.sd <= 0:
+            raise SpecError(self.kind, written, "the standard deviation must be above 0", "write [mean, sd]")
+
+    @property
+    def kind(self) -> str:
+        return "normal"
+
+    @property
+    def cells(self) -> None:
+        return None
+
+    def cell(self, index: int) -> Json:
+        raise TypeError(f"a normal domain is continuous: it has no cell {index}")
+
+    def quantile(self, u: float) -> float:
+        return NormalDist(self.mean, self.sd).inv_cdf(u)
+
+    def contains(self, value: Json) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+    def to_json(self) -> Json:
+        return {self.kind: [self.mean, self.sd]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Domain):
+    """One of `values` (JSON scalars, lists or maps), each as likely as the others."""
+
+    values: tuple[Json, ...]
+    _index: dict[Hashable, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _kind: ClassVar[str] = "choice"
+
+    def __post_init__(self) -> None:
+        written = self.values
+        if isinstance(written, (str, Mapping)) or not hasattr(written, "__iter__"):
+            raise SpecError(self.kind, written, "is not a list of values", f"write {self.kind}: [first, second]")
+        object.__setattr__(self, "values", tuple(check_json(self.kind, value) for value in written))
+        if not self.values:
+            raise SpecError(self.kind, [], "there is nothing to choose from", "give at least one value")
+        for position, value in enumerate(self.values):
+            if self._index.setdefault(value_key(value), position) != position:
+                problem = f"the value {json.dumps(value)} is there twice"
+                raise SpecError(self.kind, list(self.values), problem, "remove the duplicate")
+
+    @property
+    def kind(self) -> str:
+        return self._kind
+
+    @property
+    def cells(self) -> int:
+        return len(self.values)
+
+    def cell(self, index: int) -> Json:
+        return fresh(self.values[index])
+
+    def index(self, value: Json) -> int:
+        """The position of `value` among the values. Raises KeyError when it is none of them."""
+        return self._index[value_key(value)]
+
+    def quantile(self, u: float) -> Json:
+        return self.cell(int(u * len(self.values)))
+
+    def contains(self, value: Json) -> bool:
+        return value_key(value) in self._index
+
+    def to_json(self) -> Json:
+        return {self.kind: [fresh(value) for value in self.values]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid(Choice):
+    """Each of `values` in turn, whichever sampler is used: trial n takes cell n of the product of all
+    grids."""
+
+    _kind: ClassVar[str] = "grid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(Domain):
+    """Always `value` (JSON)."""
+
+    value: Json
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", check_json(self.kind, self.value))
+
+    @property
+    def kind(self) -> str:
+        return "constant"
+
+    @property
+    def cells(self) -> int:
+        return 1
+
+    def cell(self, index: int) -> Json:
+        return fresh(self.value)
+
+    def quantile(self, u: float) -> Json:
+        return fresh(self.value)
+
+    def contains(self, value: Json) -> bool:
+        return value_key(value) == value_key(self.value)
+
+    def to_json(self) -> Json:
+        return {self.kind: fresh(self.value)}
+
+
+def _check_bounds(kind: str, written: Any, low: float, high: float, *, log: bool) -> None:
+    if low > high:
+        raise SpecError(kind, written, "bounds are reversed", "write [low, high]")
+    if low == high:
+        raise SpecError(kind, written, "bounds are equal", f"write the constant {low} instead")
+    if log and low <= 0:
+        raise SpecError(kind, written, "a logarithm needs bounds above 0", "raise low, or drop the log")
+    if math.isinf(high - low):
+        raise SpecError(kind, written, "the range is too wide for a float", "write narrower bounds")
+
+
+def _check_step(kind: str, written: Any, step: float, width: float, *, log: bool) -> float:
+    if log:
+        raise SpecError(kind, written, "a logarithmic range has no step", "use choice or grid: [...]")
+    if step <= 0:
+        raise SpecError(kind, written, f"the step {step} is not above 0", "write a positive step")
+    if step > width:
+        raise SpecError(kind, written, f"the step {step} is bigger than the range {width}", "write a smaller step")
+    return step

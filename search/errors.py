@@ -1,0 +1,64 @@
+"""The error for a spec that cannot be used. Only errors about what a user wrote live here; nothing that runs.
+
+Every layer that reads a user's words (the space, the sampler's options, the YAML file) raises this one class,
+so that the command line can print one line: where, what stands there, what is wrong, what to write.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_SHOWN = 80  # characters of a value in the message: a choice may have hundreds of values
+
+
+def shown(value: Any) -> str:
+    """The value on one line as JSON (the form that a YAML user wrote), or its repr when it isn't JSON."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = " ".join(repr(value).split())
+    if not text.isprintable():  # escapes would reach the terminal, and a lone surrogate cannot even be printed
+        text = json.dumps(text)[1:-1] if text.isascii() else text.encode("ascii", "backslashreplace").decode()
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+class SpecError(ValueError):
+    """What a user wrote cannot be used.
+
+    `key` is the dotted path of the offending entry ("space.lr.loguniform"), `value` what stands there,
+    `problem` what is wrong with it, `hint` what to write instead ("" if there is nothing to add), `where` the
+    file it stands in ("" if it came from Python).
+    """
+
+    def __init__(self, key: str, value: Any, problem: str, hint: str = "", where: str = "") -> None:
+        super().__init__(key, value, problem, hint, where)
+        self.key = key
+        self.value = value
+        self.problem = problem
+        self.hint = hint
+        self.where = where
+        absent = value is None and problem.startswith("is missing")
+        named = key if key.isprintable() else shown(key)
+        self._text = f"{named}: " + ("" if absent else f"{shown(value)}: ") + problem + (f"; {hint}" if hint else "")
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self._text}" if self.where else self._text
+
+    def within(self, prefix: str) -> SpecError:
+        """The same error, found below `prefix`: a domain doesn't know the name of its parameter."""
+        return SpecError(f"{prefix}.{self.key}", self.value, self.problem, self.hint, self.where)
+
+    def at(self, where: str) -> SpecError:
+        """The same error, found in the file `where`."""
+        return SpecError(self.key, self.value, self.problem, self.hint, where)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A value that isn't JSON (a lambda among the choices) may not survive pickling: its text goes
+        # instead.
+        try:
+            json.dumps(self.value)
+            value = self.value
+        except (TypeError, ValueError):
+            value = repr(self.value)
+        return type(self), (self.key, value, self.problem, self.hint, self.where), {"_text": self._text}

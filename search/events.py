@@ -1,0 +1,203 @@
+"""The events of an experiment's log: everything that happened, and everything that was decided.
+
+Only the types and their JSON live here; what an event means is in `history.py`. Events are of two kinds:
+*observations* (a worker, a driver or a user said something) and *decisions* (the planner's; `regrow verify` recomputes
+them from the events before). Fields may be added with a default; none is ever renamed or removed.
+
+msgspec because a log of a million reports is decoded in seconds (about 1 us an event, pydantic 20 us).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Outcome = Literal["done", "paused", "stopped", "failed", "lost"]
+"""How an attempt ends. `paused`: it may go on from its last checkpoint; `stopped`: by a decision, for good."""
+
+Cause = Literal["", "preempted", "infrastructure", "error"]
+"""Why an attempt failed or was lost, as the retry budgets count it. Empty for the other outcomes."""
+
+Status = Literal["finished", "stopped", "interrupted", "failed"]
+"""How an experiment (or one sitting of it) ends."""
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """What one `report` said: the step (counted from 1), when (seconds since the epoch), the metrics.
+
+    A metric that is not finite is stored as None; the objective always is finite.
+    """
+
+    step: int
+    t: float
+    metrics: dict[str, float | None]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+    """Base of all events. `t` is wall-clock time, seconds since the epoch, of whoever wrote it."""
+
+    t: float
+
+
+class Created(Event, frozen=True, kw_only=True, tag="created"):
+    """The first event of a log: which experiment this is. `spec` is the canonical JSON form of the specification."""
+
+    id: str
+    spec: dict[str, Any]
+
+
+class Opened(Event, frozen=True, kw_only=True, tag="opened"):
+    """A writer took the log over; all writers before it are fenced off. Always the first event of a claim segment.
+
+    `by` is "driver" (a new sitting: attempts still open belong to a driver that is gone) or "coordinator" (the same
+    driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time; `trials`: the total number
+    of trials from here on. `flow_run` is the Prefect flow run. `versions` names the libraries
+    whose results may differ between versions. `code` is the SHA-256 of the pickled trainable, if it has no import path.
+    """
+
+    by: Literal["driver", "coordinator"]
+    driver: str
+    slots: int
+    trials: int
+    flow_run: str | None = None
+    code: str | None = None
+    versions: dict[str, str] = {}
+
+
+class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
+    """Decision: a new trial and its configuration (flat, dotted names). `state` is what the sampler wants back later."""
+
+    trial: int
+    config: dict[str, Any]
+    state: dict[str, Any] = {}
+
+
+class Started(Event, frozen=True, kw_only=True, tag="started"):
+    """Decision: an attempt of a trial is to run.
+
+    (trial, attempt) is the lease. `until`: the step at which the next decision is due, None for none before the end.
+    `checkpoints`: manifests it may restore, newest first.
+    """
+
+    trial: int
+    attempt: int
+    until: int | None = None
+    checkpoints: list[str] = []
+
+
+class Began(Event, frozen=True, kw_only=True, tag="began"):
+    """An attempt runs on a node. `restored` is the step of the checkpoint it loaded, 0 for none.
+
+    Steps beyond `restored` that earlier attempts reported are superseded from here on. `skipped` says why newer
+    checkpoints could not be used. `task_run` is the Prefect task run that carries the attempt.
+    """
+
+    trial: int
+    attempt: int
+    node: str
+    restored: int = 0
+    skipped: list[str] = []
+    task_run: str | None = None
+
+
+class Reported(Event, frozen=True, kw_only=True, tag="reported"):
+    """Rows that an attempt reported, steps ascending and contiguous."""
+
+    trial: int
+    attempt: int
+    rows: list[Row]
+
+
+class Decided(Event, frozen=True, kw_only=True, tag="decided"):
+    """Decision of the scheduler on a trial that reached `step`: go on `until` the next decision, or stop."""
+
+    trial: int
+    attempt: int
+    step: int
+    verdict: Literal["continue", "stop"]
+    until: int | None = None
+    why: str = ""
+
+
+class Saved(Event, frozen=True, kw_only=True, tag="saved"):
+    """A checkpoint was committed: `manifest` is its key in the store, `size` its bytes."""
+
+    trial: int
+    attempt: int
+    step: int
+    manifest: str
+    size: int
+
+
+class Dropped(Event, frozen=True, kw_only=True, tag="dropped"):
+    """Decision: these checkpoints are not needed any more. Their deletion follows this event, never precedes it."""
+
+    trial: int
+    manifests: list[str]
+
+
+class Ended(Event, frozen=True, kw_only=True, tag="ended"):
+    """An attempt ended. `step` is the last that it did. `by` is "planner" where the loss was concluded from the log.
+
+    `message` is one line for people; `trace` the traceback of the user's code, where there is one.
+    """
+
+    trial: int
+    attempt: int
+    outcome: Outcome
+    cause: Cause = ""
+    step: int = 0
+    message: str = ""
+    trace: str = ""
+    by: Literal["attempt", "driver", "planner"] = "attempt"
+
+
+class Closing(Event, frozen=True, kw_only=True, tag="closing"):
+    """No attempt starts any more, running ones are to end. `by` is "planner" for a stop condition (a decision), else "user"."""
+
+    status: Status
+    why: str
+    by: Literal["planner", "user"]
+
+
+class Closed(Event, frozen=True, kw_only=True, tag="closed"):
+    """Decision: nothing is left to do in this sitting."""
+
+    status: Status
+
+
+AnyEvent = (
+    Created
+    | Opened
+    | Proposed
+    | Started
+    | Began
+    | Reported
+    | Decided
+    | Saved
+    | Dropped
+    | Ended
+    | Closing
+    | Closed
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def encode(event: AnyEvent) -> bytes:
+    """One line of JSON, without the newline. Maps keep their order, so that a decoded event gives the same bytes again."""
+    return _encoder.encode(event)
+
+
+def decode(line: bytes) -> AnyEvent:
+    """The inverse of `encode`. Raises msgspec.DecodeError (a ValueError) on anything else."""
+    return _decoder.decode(line)
+
+
+def is_decision(event: AnyEvent) -> bool:
+    """Whether the planner made this event, so that it can be recomputed from those before it."""
+    if isinstance(event, Ended | Closing):
+        return event.by == "planner"
+    return isinstance(event, Proposed | Started | Decided | Dropped | Closed)

@@ -1,0 +1,347 @@
+"""The history of an experiment: the fold of its events.
+
+`History.apply` is the only way in; an event that the lifecycle forbids raises and changes nothing. What follows from
+the history (starting, stopping, proposing) is decided in `planner.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Created,
+    Decided,
+    Dropped,
+    Ended,
+    Opened,
+    Outcome,
+    Proposed,
+    Reported,
+    Row,
+    Saved,
+    Started,
+)
+from regrow.search.lifecycle import IllegalMove, Move, TrialState, move
+from regrow.search.spec import Metric, Spec
+
+_MOVES: dict[Outcome, Move] = {"done": Move.DONE, "paused": Move.PAUSE, "stopped": Move.STOP}
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One run of a trial on one node. `outcome` is None while it holds the lease; `to_step` is the last step it reported."""
+
+    number: int
+    t_started: float
+    t_began: float | None = None
+    t_ended: float | None = None
+    node: str | None = None
+    task_run: str | None = None
+    from_step: int = 0
+    to_step: int = 0
+    until: int | None = None
+    outcome: Outcome | None = None
+    cause: str = ""
+    message: str = ""
+    trace: str = ""
+    stop: str | None = None
+    """Why the scheduler decided to stop it, None where it did not."""
+    superseded: int = 0
+    """Steps that it did and that a later attempt had to do again."""
+    saved: int = 0
+    """The step of its last checkpoint, also if that was dropped since."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """One configuration and what became of it. `rows` is its curve: one row a step, contiguous, superseded ones gone."""
+
+    number: int
+    config: dict[str, Any]
+    proposal_state: dict[str, Any]
+    state: TrialState = TrialState.PENDING
+    attempts: list[Attempt] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    lineage: list[int] = field(default_factory=list)
+    """Which attempt reported the row at the same place."""
+    best: tuple[float, int] | None = None
+    """Best value of the objective and its (first) step."""
+    checkpoints: dict[int, Saved] = field(default_factory=dict)
+    """Those that are still kept, by step, oldest first."""
+    ended_by: Counter[str] = field(default_factory=Counter)
+    """Attempts that ended, by cause."""
+    decided: int = 0
+    """The last step at which a decision was taken."""
+
+    @property
+    def step(self) -> int:
+        """The last step of the curve, 0 before the first."""
+        return self.rows[-1].step if self.rows else 0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt that holds the lease."""
+        last = self.attempts[-1] if self.attempts else None
+        return last if last is not None and last.outcome is None else None
+
+    def checkpoint_at(self, step: int) -> Saved | None:
+        """The checkpoint of `step` if it is kept, else the newest one, None for none."""
+        if step in self.checkpoints:
+            return self.checkpoints[step]
+        return self.checkpoints[max(self.checkpoints)] if self.checkpoints else None
+
+    @property
+    def failure(self) -> Attempt | None:
+        """The last attempt, if it failed or was lost."""
+        last = self.attempts[-1] if self.attempts else None
+        return last if last is not None and last.outcome in ("failed", "lost") else None
+
+
+class History:
+    """All that is known of an experiment. Reading is free; only `apply` changes it."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.trials: list[Trial] = []
+        self.by_state: dict[TrialState, set[int]] = {state: set() for state in TrialState}
+        self.total = 0
+        self.slots = 0
+        self.opened: Opened | None = None
+        self.closing: Closing | None = None
+        self.closed: Closed | None = None
+        self.orphans: list[tuple[int, int]] = []
+        """(trial, attempt) left open by a driver that is gone."""
+        self.best: int | None = None
+        """Number of the trial with the best value."""
+        self.sittings = 0
+        self.lost_steps = 0
+        self.reached_target = False
+        self.t_created = 0.0
+        self._t_opened = 0.0
+        self._t_last = 0.0
+        self._elapsed = 0.0
+        self._spec: Spec | None = None
+        self._objective: Metric | None = None
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Spec:
+        """The specification. Raises LookupError before the log's first event."""
+        if self._spec is None:
+            raise LookupError("the log is empty: the experiment was never created")
+        return self._spec
+
+    @property
+    def objective(self) -> Metric:
+        """The specification's objective; kept here because the specification makes it anew each time (0.3 of a fold's time)."""
+        if self._objective is None:
+            raise LookupError("the log is empty: the experiment was never created")
+        return self._objective
+
+    def elapsed(self, now: float | None = None) -> float:
+        """Seconds that the experiment ran, over all its sittings; `now` (seconds since the epoch) while one is under way."""
+        last = self._t_last if now is None or self.closed else max(now, self._t_last)
+        return self._elapsed + (last - self._t_opened)
+
+    @property
+    def counts(self) -> dict[TrialState, int]:
+        """Number of trials in each state."""
+        return {state: len(numbers) for state, numbers in self.by_state.items()}
+
+    @property
+    def running(self) -> set[int]:
+        """Numbers of the trials whose attempt holds a lease."""
+        return self.by_state[TrialState.RUNNING]
+
+    def lease(self, trial: int, attempt: int) -> Attempt | None:
+        """The attempt, if it holds its trial's lease."""
+        if not 0 <= trial < len(self.trials):
+            return None
+        current = self.trials[trial].attempt
+        return current if current is not None and current.number == attempt else None
+
+    # ---- folding -------------------------------------------------------------------------------------------------
+
+    def apply(self, event: AnyEvent) -> None:
+        """Takes an event in. Raises IllegalMove, and changes nothing, for one that cannot follow."""
+        handler = _HANDLERS[type(event)]
+        handler(self, event)
+        self._t_last = max(self._t_last, event.t)
+
+    def _created(self, event: Created) -> None:
+        if self._spec is not None:
+            raise IllegalMove(-1, None, "be created twice")
+        self._spec = Spec.parse(event.spec, where="log")
+        self._objective = self._spec.objective
+        self.id, self.total, self.t_created = event.id, self._spec.total, event.t
+
+    def _opened(self, event: Opened) -> None:
+        self.slots, self.total = event.slots, event.trials
+        if event.by == "driver":
+            # The clock of another machine may be behind: a sitting never starts before the one before it ended.
+            self._elapsed += self._t_last - self._t_opened if self.opened else 0.0
+            self._t_opened = self._t_last = max(event.t, self._t_last)
+            self.sittings += 1
+            self.closing = self.closed = None
+            self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
+        self.opened = event
+
+    def _proposed(self, event: Proposed) -> None:
+        if event.trial != len(self.trials):
+            raise IllegalMove(event.trial, None, "be proposed out of turn")
+        self.trials.append(Trial(number=event.trial, config=event.config, proposal_state=event.state))
+        self.by_state[TrialState.PENDING].add(event.trial)
+
+    def _started(self, event: Started) -> None:
+        trial = self._trial(event.trial, Move.START)
+        if event.attempt != len(trial.attempts) + 1:
+            raise IllegalMove(event.trial, trial.state, f"start attempt {event.attempt}")
+        self._move(trial, Move.START)
+        trial.attempts.append(Attempt(number=event.attempt, t_started=event.t, until=event.until))
+
+    def _began(self, event: Began) -> None:
+        trial, attempt = self._holder(event.trial, event.attempt, Move.REPORT)
+        if attempt.t_began is not None:
+            raise IllegalMove(event.trial, trial.state, f"begin attempt {event.attempt} twice")
+        if not 0 <= event.restored <= trial.step:
+            raise IllegalMove(event.trial, trial.state, f"go on after step {event.restored}, which it never reached")
+        attempt.t_began, attempt.node, attempt.task_run = event.t, event.node, event.task_run
+        attempt.from_step = attempt.to_step = event.restored
+        while trial.rows and trial.rows[-1].step > event.restored:
+            trial.rows.pop()
+            trial.attempts[trial.lineage.pop() - 1].superseded += 1
+            self.lost_steps += 1
+        for step in [s for s in trial.checkpoints if s > event.restored]:
+            del trial.checkpoints[step]
+        if trial.best is not None and trial.best[1] > event.restored:
+            trial.best = None
+            for row in trial.rows:
+                self._improve(trial, row)
+            self._find_best()
+
+    def _reported(self, event: Reported) -> None:
+        trial, attempt = self._worker(event.trial, event.attempt)
+        last = trial.step
+        if [row.step for row in event.rows] != list(range(last + 1, last + 1 + len(event.rows))):
+            raise IllegalMove(event.trial, trial.state, f"report steps that do not follow {last}")
+        for row in event.rows:
+            trial.rows.append(row)
+            trial.lineage.append(attempt.number)
+            self._improve(trial, row)
+        attempt.to_step = trial.step
+
+    def _decided(self, event: Decided) -> None:
+        trial, attempt = self._worker(event.trial, event.attempt)
+        if event.step != attempt.until or event.step > trial.step:
+            raise IllegalMove(event.trial, trial.state, f"be decided on at step {event.step}, where no decision is due")
+        trial.decided, attempt.until = event.step, event.until
+        attempt.stop = event.why if event.verdict == "stop" else None
+
+    def _saved(self, event: Saved) -> None:
+        trial, attempt = self._worker(event.trial, event.attempt)
+        if not attempt.saved < event.step <= trial.step:
+            raise IllegalMove(event.trial, trial.state, f"save a checkpoint at step {event.step}")
+        trial.checkpoints[event.step] = event
+        attempt.saved = event.step
+
+    def _dropped(self, event: Dropped) -> None:
+        trial = self._trial(event.trial, "drop a checkpoint")
+        if missing := set(event.manifests) - {c.manifest for c in trial.checkpoints.values()}:
+            raise IllegalMove(event.trial, trial.state, f"drop {min(missing)}, which it does not have")
+        trial.checkpoints = {s: c for s, c in trial.checkpoints.items() if c.manifest not in event.manifests}
+
+    def _ended(self, event: Ended) -> None:
+        what = _MOVES.get(event.outcome, Move.FAIL)
+        trial, attempt = self._holder(event.trial, event.attempt, what)
+        if what is Move.FAIL and not event.cause:
+            raise IllegalMove(event.trial, trial.state, f"have {event.outcome} without a cause")
+        if what is Move.FAIL and self.spec.retries.allows(event.cause, trial.ended_by[event.cause] + 1):
+            what = Move.LOSE
+        if attempt.stop is not None and what in (Move.PAUSE, Move.LOSE):
+            # The decision to stop it stands, also where the attempt was gone before it heard of it.
+            what = Move.STOP
+        self._move(trial, what)
+        trial.ended_by[event.cause] += 1
+        attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
+        attempt.message, attempt.trace = event.message, event.trace
+        if (event.trial, event.attempt) in self.orphans:
+            self.orphans.remove((event.trial, event.attempt))
+
+    def _closing(self, event: Closing) -> None:
+        self.closing = event
+
+    def _closed(self, event: Closed) -> None:
+        if self.running:
+            raise IllegalMove(min(self.running), TrialState.RUNNING, "be left behind by a closed experiment")
+        self.closed = event
+
+    def _trial(self, number: int, what: str) -> Trial:
+        if not 0 <= number < len(self.trials):
+            raise IllegalMove(number, None, what)
+        return self.trials[number]
+
+    def _holder(self, number: int, attempt: int, what: Move) -> tuple[Trial, Attempt]:
+        trial = self._trial(number, what)
+        current = self.lease(number, attempt)
+        if current is None:
+            raise IllegalMove(number, trial.state, f"{what} by attempt {attempt}, which does not hold the lease")
+        move(number, trial.state, what)
+        return trial, current
+
+    def _worker(self, number: int, attempt: int) -> tuple[Trial, Attempt]:
+        trial, current = self._holder(number, attempt, Move.REPORT)
+        if current.t_began is None:
+            raise IllegalMove(number, trial.state, f"report by attempt {attempt}, which has not begun")
+        return trial, current
+
+    def _move(self, trial: Trial, what: Move) -> None:
+        after = move(trial.number, trial.state, what)
+        self.by_state[trial.state].discard(trial.number)
+        trial.state = after
+        self.by_state[after].add(trial.number)
+
+    def _improve(self, trial: Trial, row: Row) -> None:
+        value = row.metrics.get(self.objective.name)
+        if value is None or (trial.best is not None and not self._better(value, trial.best[0])):
+            return
+        trial.best = (value, row.step)
+        leader = self.trials[self.best].best if self.best is not None else None
+        if leader is None or self._better(value, leader[0]):
+            self.best = trial.number
+        target = self.spec.stop.target
+        if target is not None and not self._better(target, value):
+            self.reached_target = True
+
+    def _better(self, a: float, b: float) -> bool:
+        return a > b if self.objective.mode == "max" else a < b
+
+    def _find_best(self) -> None:
+        """Anew, after the best value was superseded; ties go to the lower number, as in the order of reports of one slot."""
+        self.best = None
+        leader: float | None = None
+        for trial in self.trials:
+            if trial.best is not None and (leader is None or self._better(trial.best[0], leader)):
+                self.best, leader = trial.number, trial.best[0]
+
+
+_HANDLERS: dict[type, Any] = {
+    Created: History._created,
+    Opened: History._opened,
+    Proposed: History._proposed,
+    Started: History._started,
+    Began: History._began,
+    Reported: History._reported,
+    Decided: History._decided,
+    Saved: History._saved,
+    Dropped: History._dropped,
+    Ended: History._ended,
+    Closing: History._closing,
+    Closed: History._closed,
+}

@@ -1,0 +1,65 @@
+"""Reading `name` or `{name: {option: value}}`, the form in which samplers and schedulers are chosen."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from regrow.search.errors import SpecError
+
+T = TypeVar("T")
+
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """A hint for a word that is not among the known ones."""
+    known = list(known)
+    near = difflib.get_close_matches(str(word), known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def split(choice: object, *, key: str, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """Name and options of a choice. Raises SpecError if it has another form or the name is not known."""
+    options: Any
+    if isinstance(choice, str):
+        name, options = choice, {}
+    elif isinstance(choice, dict) and len(choice) == 1:
+        name, options = next(iter(choice.items()))
+        options = {} if options is None else options
+    else:
+        raise SpecError(key=key, value=choice, problem="is not a name", hint="write NAME or {NAME: {option: value}}")
+    known = list(known)
+    if name not in known:
+        raise SpecError(key=key, value=name, problem="is not known", hint=nearest(name, known))
+    if not isinstance(options, dict):
+        raise SpecError(key=f"{key}.{name}", value=options, problem="is not a map of options", hint="write {option: value}")
+    return name, options
+
+
+def _written(value: object) -> str:
+    """As YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed: Any) -> T:
+    """Calls `make` with what is fixed and the user's options, which are its keyword-only parameters.
+
+    Raises SpecError for an option that it does not have, or a value whose type differs from the default's.
+    """
+    parameters = inspect.signature(make).parameters.values()
+    known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in fixed}
+    for name, value in options.items():
+        if name not in known:
+            hint = nearest(name, known) if known else "it has no options"
+            raise SpecError(key=f"{key}.{name}", value=value, problem="unknown option", hint=hint)
+        default = known[name]
+        if default is None or default is inspect.Parameter.empty:
+            continue
+        accepted = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, accepted) or (isinstance(value, bool) and not isinstance(default, bool)):
+            problem, hint = f"is not {_TYPES[type(default)]}", f"the default is {_written(default)}"
+            raise SpecError(key=f"{key}.{name}", value=value, problem=problem, hint=hint)
+    return make(**fixed, **options)

@@ -1,0 +1,56 @@
+"""The port between the planner and a sampler: two methods and the two records that pass through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from regrow.search.domains import Json
+
+Status: TypeAlias = Literal["running", "done", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A flat configuration to try, and what the sampler wants to be given back with its result.
+
+    Both are JSON and go into the log; `state` is opaque to everybody else.
+    """
+
+    config: dict[str, Json]
+    state: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What is known of trial `number`: its proposal and how far it got.
+
+    `value` is the objective, None if there is none (yet). `intermediate` has its value by step, each step
+    once. "stopped" is a trial that a scheduler ended early, "failed" one that gave nothing.
+    """
+
+    number: int
+    config: Mapping[str, Json]
+    status: Status
+    state: Mapping[str, Json] = field(default_factory=dict)
+    value: float | None = None
+    intermediate: Sequence[tuple[int, float]] = ()
+
+
+class Sampler(Protocol):
+    """Proposes configurations.
+
+    `ask` is a pure function of the space, the sampler's options, the set of results told so far (not their
+    order), `number` and `seed`: no clock, no global random state. So a sampler is never stored; it is told
+    everything again. Numbers count from 0 without gaps.
+    """
+
+    def ask(self, number: int, seed: int) -> Proposal | None:
+        """What trial `number` should try; None when there is nothing left to try. `seed` is a non-negative
+        int."""
+        ...
+
+    def tell(self, result: Result) -> None:
+        """Takes in a result; may be called again for the same trial as it goes from running to its end."""
+        ...

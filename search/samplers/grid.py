@@ -1,0 +1,98 @@
+"""Grids: the cells of a product of parameters, by number, and the sampler that takes them one after the
+other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, value_key
+from regrow.search.errors import SpecError
+from regrow.search.samplers.base import Proposal, Result
+from regrow.search.space import Mode, Parameter, Space
+
+LARGEST = 1000
+"""Values of an int or quniform in a grid at most: beyond, somebody forgot the step."""
+
+
+class Cells:
+    """The product of those parameters of a space whose domain is of a type in `kinds`, first one slowest.
+
+    A parameter adds cells only where it is active. If that depends on a parameter outside of the product, it
+    adds them always. Nothing is enumerated: counting and finding a cell cost about one step a value.
+    """
+
+    def __init__(self, space: Space, *kinds: type[Domain]) -> None:
+        self._product = [p for p in space.flat if isinstance(p.domain, (*kinds, Constant))]
+        self._sizes = [p.domain.cells or 0 for p in self._product]
+        inside = {p.name for p in self._product}
+        # What the cells from parameter i on depend on: the earlier parameters that their conditions name.
+        self._relevant: list[list[str]] = []
+        for position in range(len(self._product) + 1):
+            named = {c.parameter for p in self._product[position:] for c in p.when}
+            self._relevant.append([p.name for p in self._product[:position] if p.name in named & inside])
+        self._inside = inside
+        self._counts: dict[tuple[int, Hashable], int] = {}
+        self.count = self._count(0, {})
+
+    def at(self, index: int) -> dict[str, Json]:
+        """The values of cell `index`, 0 <= index < count; parameters that are not active are absent."""
+        config: dict[str, Json] = {}
+        for position, parameter in enumerate(self._product):
+            if not self._active(parameter, config):
+                continue
+            for number in range(self._sizes[position]):
+                config[parameter.name] = parameter.domain.cell(number)
+                inner = self._count(position + 1, config)
+                if index < inner:
+                    break
+                index -= inner
+        return config
+
+    def _active(self, parameter: Parameter, config: dict[str, Json]) -> bool:
+        return all(c.holds(config) for c in parameter.when if c.parameter in self._inside)
+
+    def _count(self, position: int, config: dict[str, Json]) -> int:
+        """Cells of the parameters from `position` on, given the values of those before it."""
+        if position == len(self._product):
+            return 1
+        known = tuple((name, value_key(config[name])) for name in self._relevant[position] if name in config)
+        key = (position, known)
+        if key not in self._counts:
+            self._counts[key] = self._count_once(position, config)
+        return self._counts[key]
+
+    def _count_once(self, position: int, config: dict[str, Json]) -> int:
+        parameter = self._product[position]
+        if not self._active(parameter, config):
+            return self._count(position + 1, config)
+        cells = self._sizes[position]
+        if parameter.name not in self._relevant[position + 1]:
+            return cells * self._count(position + 1, config)
+        name = parameter.name
+        return sum(self._count(position + 1, {**config, name: parameter.domain.cell(number)}) for number in range(cells))
+
+
+class GridSearch:
+    """Trial n is cell n of the product of all parameters; there are `size` trials.
+
+    The first parameter changes slowest; one that is written before the parameter it depends on comes after
+    it. Raises SpecError for a parameter with too many values (or a continuum of them).
+    """
+
+    def __init__(self, *, space: Space, mode: Mode) -> None:
+        for parameter in space.flat:
+            cells = parameter.domain.cells
+            if cells is None or (cells > LARGEST and not isinstance(parameter.domain, Choice)):
+                many = "is continuous" if cells is None else f"has {cells} values"
+                problem = f"{many}, so it has no grid"
+                hint = "use grid: [...] with the values to try" + (", or a step" if cells else "")
+                raise SpecError(f"space.{parameter.name}", parameter.domain.to_json(), problem, hint)
+        self._cells = Cells(space, Choice, Grid, Int, Float)
+        self.size = self._cells.count
+
+    def ask(self, number: int, seed: int) -> Proposal | None:
+        """Cell `number`; None beyond the last one. The seed plays no part."""
+        return Proposal(config=self._cells.at(number)) if number < self.size else None
+
+    def tell(self, result: Result) -> None:
+        """Nothing is learnt."""

@@ -1,0 +1,41 @@
+"""Independent draws from the prior of each parameter."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from regrow.search.domains import Grid, Json
+from regrow.search.samplers.base import Proposal, Result
+from regrow.search.samplers.grid import Cells
+from regrow.search.space import Mode, Space
+
+
+def uniform_draw(seed: int, name: str) -> float:
+    """A number in (0, 1) that depends on nothing but `seed` and `name`.
+
+    A hash (of 52 bits) rather than a generator: it is the same in every version of Python and numpy, and a
+    parameter's draws stay as they are when another parameter is added or inactive. 1.2 us.
+    """
+    digest = blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 12) + 0.5) * 2.0**-52
+
+
+class RandomSearch:
+    """Random search (Bergstra and Bengio, 2012, JMLR 13:281). Learns nothing from results."""
+
+    def __init__(self, *, space: Space, mode: Mode) -> None:
+        self._flat = space.flat
+        self._cells = Cells(space, Grid)
+
+    def ask(self, number: int, seed: int) -> Proposal:
+        """Grids take cell `number` mod their cells; never None."""
+        fixed = self._cells.at(number % self._cells.count)
+        config: dict[str, Json] = {}
+        for parameter in self._flat:
+            if parameter.active(config):
+                name = parameter.name
+                config[name] = fixed[name] if name in fixed else parameter.domain.quantile(uniform_draw(seed, name))
+        return Proposal(config=config)
+
+    def tell(self, result: Result) -> None:
+        """Nothing is learnt."""

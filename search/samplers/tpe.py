@@ -1,0 +1,86 @@
+"""The sampler "tpe": the port's side of it. Optuna and numpy are imported at the first `ask`, not before.
+
+A spec is validated by making its sampler, also where nothing is ever asked (the command line, a worker);
+importing Optuna costs half a second there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regrow.search.domains import Grid, Json
+from regrow.search.errors import SpecError
+from regrow.search.samplers.base import Proposal, Result
+from regrow.search.samplers.grid import Cells
+from regrow.search.space import Mode, Space
+
+if TYPE_CHECKING:
+    from regrow.search.samplers.tpe_model import Model
+
+
+class Tpe:
+    """Optuna's TPESampler (Watanabe, 2023, arXiv:2304.11127): its proposals, from a history that is replayed.
+
+    Each proposal equals that of a plain Optuna study with the same seed and the same trials: see
+    `tpe_model.py` for what is Optuna's and what is ours. Parameters under `grid` are not modelled: trial n
+    takes cell n mod the cells. The options are Optuna's, with its defaults: random proposals until
+    `n_startup_trials` have ended, `n_ei_candidates` candidates a proposal, `multivariate` (None: Optuna
+    decides, which is yes), `group`ed subspaces for conditional spaces, `constant_liar`, which keeps away
+    from running trials.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: Space,
+        mode: Mode,
+        n_startup_trials: int = 10,
+        n_ei_candidates: int = 24,
+        multivariate: bool | None = None,
+        group: bool = False,
+        constant_liar: bool = True,
+    ) -> None:
+        if n_startup_trials < 0:
+            raise SpecError("search.tpe.n_startup_trials", n_startup_trials, "is below 0", "write 0 or more")
+        if n_ei_candidates < 1:
+            raise SpecError("search.tpe.n_ei_candidates", n_ei_candidates, "is below 1", "write 1 or more")
+        if not isinstance(multivariate, bool | None):
+            raise SpecError("search.tpe.multivariate", multivariate, "is not a bool", "write true or false")
+        if group and multivariate is False:
+            raise SpecError("search.tpe.group", group, "needs multivariate", "write multivariate: true")
+        self._options = {
+            "n_startup_trials": n_startup_trials,
+            "n_ei_candidates": n_ei_candidates,
+            "multivariate": multivariate,
+            "group": group,
+            "constant_liar": constant_liar,
+        }
+        self._space = space
+        self._mode = mode
+        self._cells = Cells(space, Grid)
+        self._untold: list[Result] = []
+        self._model: Model | None = None
+
+    def ask(self, number: int, seed: int) -> Proposal:
+        """Never None. `seed` counts modulo 2**32, which is what numpy's generator takes."""
+        if self._model is None:
+            from regrow.search.samplers.tpe_model import Model
+
+            self._model = Model(self._space, self._mode, self._options)
+        for result in self._untold:
+            self._model.tell(result)
+        self._untold.clear()
+        fixed = self._cells.at(number % self._cells.count)
+        config: dict[str, Json] = {}
+        with self._model.trial(number, seed % 2**32) as trial:
+            for parameter in self._space.flat:
+                if parameter.active(config):
+                    name = parameter.name
+                    config[name] = fixed[name] if name in fixed else trial.suggest(name)
+            return Proposal(config=config, state=trial.state)
+
+    def tell(self, result: Result) -> None:
+        """A "running" one is remembered for `constant_liar`; "done" without a (finite or infinite) value, and
+        "failed", teach nothing. Raises ValueError at the next `ask` if a trial ended in two different
+        ways."""
+        self._untold.append(result)

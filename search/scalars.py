@@ -1,0 +1,84 @@
+"""Checks of single values that a user wrote: a number is a number, a JSON value is JSON. No domain is known
+here.
+
+YAML 1.1 (what PyYAML reads) takes 1e-3 for text: only 1.0e-3 is a number. It is the most common mistake in a
+search space and would otherwise reach the training code as a string, so the messages here name it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from regrow.search.errors import SpecError
+
+_EXPONENT = re.compile(r"([-+]?)(\d*)(\.\d*)?[eE]([-+]?)(\d+)")
+WHOLE_LIMIT = 2**53  # beyond it a double skips whole numbers, and samplers compute in doubles
+
+
+def as_yaml_number(text: str) -> str | None:
+    """How YAML 1.1 wants the number that `text` was meant to be ("1e-3" -> "1.0e-3"); None if it isn't
+    one."""
+    match = _EXPONENT.fullmatch(text.strip())
+    if match is None or not (match[2] or len(match[3] or "") > 1):
+        return None
+    fraction = (match[3] or ".")[1:] or "0"
+    return f"{match[1]}{match[2] or '0'}.{fraction}e{match[4] or '+'}{match[5]}"
+
+
+def check_number(key: str, written: Any, value: Any) -> float:
+    """`value` as a finite float; `written` is what the message shows."""
+    _refuse_text_and_bool(key, written, value)
+    if not isinstance(value, (int, float)):
+        raise SpecError(key, written, f"{value!r} is not a number", "write a plain int or float")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise SpecError(key, written, f"{number} is not a finite number", "write finite numbers")
+    return number
+
+
+def check_whole(key: str, written: Any, value: Any) -> int:
+    """`value` as an int of at most 2**53 either way; `written` is what the message shows."""
+    if isinstance(value, float) and math.isfinite(value):
+        hint = f"write {int(value)}" if value.is_integer() else "use uniform or quniform for real numbers"
+        raise SpecError(key, written, f"{value} is not a whole number", hint)
+    check_number(key, written, value)
+    if abs(value) > WHOLE_LIMIT:
+        raise SpecError(key, written, f"{value} is beyond 2**53", "use smaller bounds, or logarithms of them")
+    return int(value)
+
+
+def check_json(key: str, value: Any) -> Any:
+    """A copy of `value` if it is JSON: None, bool, finite number, text, or lists (tuples) and maps of
+    these."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)) and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise SpecError(key, value, "is not a finite number: JSON has none such", "use null or a text")
+        return value
+    if isinstance(value, (list, tuple)):
+        return [check_json(key, item) for item in value]
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise SpecError(key, name, "a map's key must be text", "put quotes around it")
+        return {name: check_json(key, item) for name, item in value.items()}
+    problem = f"a {type(value).__name__} is not a JSON value, so it can't be stored in the log"
+    raise SpecError(key, value, problem, "give a name or a number and look the object up in the training code")
+
+
+def _refuse_text_and_bool(key: str, written: Any, value: Any) -> None:
+    if isinstance(value, bool):
+        raise SpecError(key, written, f"{str(value).lower()} is not a number", "write 0 or 1 if that is meant")
+    if isinstance(value, str):
+        number = as_yaml_number(value)
+        if number is not None:
+            problem = f'"{value}" is text, not a number: YAML 1.1 reads {value} so'
+            raise SpecError(key, written, problem, f"write {number}")
+        raise SpecError(key, written, f'"{value}" is text, not a number', "write it as a number, without quotes")

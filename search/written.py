@@ -1,0 +1,199 @@
+"""Reading the written form of a search space (a YAML file's, or Python's): nested maps into named domains.
+
+What a map means is decided here alone. A map is a domain when it has a domain's keyword with a list beside it
+(`{uniform: [0, 1]}`); any other map is a group of parameters. A bare list is refused, because it could be a
+choice or a constant and the wrong guess would train the wrong thing. Conditions stay as written (see
+space.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.scalars import as_yaml_number, check_json
+
+_MEANT = {  # what other tools, and Python's libraries, call the same thing
+    "float": "uniform", "real": "uniform", "log_uniform": "loguniform", "randint": "int", "lograndint":
+    "logint", "categorical": "choice", "values": "choice", "discrete": "choice", "grid_search": "grid",
+    "randn": "normal", "qrandint": "int", "q_uniform": "quniform", "value": "constant",
+}
+
+
+_BOUNDS = {"low", "high", "lower", "upper", "min", "max", "step", "q", "log", "mean", "sd", "mu", "sigma", "std", "values"}
+"""How a range is written in other tools; a map of these below a keyword is hardly a group of parameters."""
+_WITH_STEP = 3  # numbers in [low, high, step]
+
+
+class Written(NamedTuple):
+    """One parameter: its dotted name, the key to name in errors, its domain, and the conditions on it.
+
+    A condition is a pair of the group that it was written in ("" at the top) and its map.
+    """
+
+    name: str
+    key: str
+    domain: Domain
+    conditions: tuple[tuple[str, Any], ...]
+
+
+def read(space: Mapping[str, Any], key: str) -> Iterator[Written]:
+    """The parameters of `space` in the order in which they are written; `key` is its own path in the spec."""
+    yield from _group(space, key, "", ())
+
+
+def _group(group: Any, key: str, prefix: str, outer: tuple[tuple[str, Any], ...]) -> Iterator[Written]:
+    if not isinstance(group, Mapping):
+        raise SpecError(key, group, "is not a map of parameters", "write name: domain, one a line")
+    for name in group:
+        if isinstance(name, bool):
+            problem = "is not a name: YAML 1.1 reads on, off, yes and no as true and false"
+            raise SpecError(key, name, problem, "put quotes around the name")
+        if not isinstance(name, str):
+            raise SpecError(key, name, "is not a name", "put quotes around it")
+        if not name or "." in name:
+            problem = "a name has no dots and isn't empty"
+            raise SpecError(key, name, problem, "nest maps: model: {layers: ...}")
+    if "when" in group and prefix:
+        outer = (*outer, (prefix.rpartition(".")[0], group["when"]))
+    members = {name: value for name, value in group.items() if not (name == "when" and prefix)}
+    if prefix and not members:
+        raise SpecError(key, dict(group), "is an empty map", "write {constant: {}} if the empty map is meant")
+    for name, value in members.items():
+        yield from _entry(value, f"{key}.{name}", f"{prefix}.{name}" if prefix else name, outer)
+
+
+def _entry(value: Any, key: str, name: str, outer: tuple[tuple[str, Any], ...]) -> Iterator[Written]:
+    group = name.rpartition(".")[0]
+    if hasattr(value, "to_json") and not isinstance(value, Domain):
+        value = value.to_json()  # a Space inside of a space
+    if isinstance(value, Domain):
+        conditions = outer if value.when is None else (*outer, (group, value.when))
+        yield Written(name, key, value, conditions)
+    elif isinstance(value, Mapping):
+        keyword = _keyword(value, key)
+        if keyword is None:
+            yield from _group(value, key, name, outer)
+            return
+        conditions = (*outer, (group, value["when"])) if "when" in value else outer
+        yield Written(name, key, _domain(value, keyword, key), conditions)
+    elif isinstance(value, (list, tuple)):
+        hint = "write {choice: [...]} to try each, {constant: [...]} to pass it whole"
+        raise SpecError(key, value, "a bare list could be a choice or a constant", hint)
+    else:
+        yield Written(name, key, _made(lambda: Constant(value=value), key, "", values=[value]), outer)
+
+
+def _keyword(value: Mapping[Any, Any], key: str) -> str | None:
+    """The keyword that makes `value` a domain; None for a group. Raises SpecError for a misspelt one."""
+    others = [name for name in value if name not in ("when", "step", "text")]
+    alone = len(others) == 1
+    found = [name for name in others if name in _KINDS and _is_argument(name, value[name], alone)]
+    if len(found) > 1:
+        raise SpecError(key, dict(value), f"has two domains, {found[0]} and {found[1]}", "keep one of them")
+    if found:
+        for name in value:
+            if name not in (found[0], "when", *_KINDS[found[0]][1]):
+                hint = nearest(name, ("when", *_KINDS[found[0]][1]))
+                if name == "step" and found[0] == "uniform":
+                    hint = "use quniform: [low, high, step]"
+                raise SpecError(f"{key}.{name}", value[name], f"unknown option of {found[0]}", hint)
+        return str(found[0])
+    if alone and others[0] in _KINDS and isinstance(value[others[0]], Mapping) and _BOUNDS.issuperset(value[others[0]]):
+        form = "[low, high, step]" if others[0] == "quniform" else "[mean, sd]" if others[0] == "normal" else "[low, high]"
+        raise SpecError(f"{key}.{others[0]}", value[others[0]], "is a map, not a list", f"write {{{others[0]}: {form}}}")
+    if alone and isinstance(value[others[0]], (list, tuple)):
+        word = str(others[0])
+        hint = f"did you mean {_MEANT[word]!r}?" if word in _MEANT else nearest(word, _KINDS)
+        raise SpecError(f"{key}.{word}", value[word], f"unknown domain {word!r}", hint)
+    return None
+
+
+def _is_argument(keyword: str, value: Any, alone: bool) -> bool:
+    """Whether `value` beside `keyword` makes a domain rather than a group with a parameter of that name."""
+    if isinstance(value, (list, tuple)):
+        return True
+    return alone and (keyword == "constant" or not isinstance(value, (Mapping, Domain)))
+
+
+def _domain(value: Mapping[str, Any], keyword: str, key: str) -> Domain:
+    make, _ = _KINDS[keyword]
+    text = value.get("text", False)
+    if not isinstance(text, bool):
+        raise SpecError(f"{key}.text", text, "is not true or false", "write text: true")
+    options = {"step": value["step"]} if "step" in value else {}
+    argument = value[keyword]
+    if keyword in ("choice", "grid", "constant"):
+        values = [argument] if keyword == "constant" else argument
+        return _made(lambda: make(argument, **options), key, keyword, values=() if text else values)
+    return _made(lambda: make(_pair(keyword, argument, options), **options), key, "")
+
+
+def _made(make: Callable[[], Domain], key: str, keyword: str, values: Any = ()) -> Domain:
+    """What `make` returns, its errors with the parameter's key.
+
+    Texts among `values` must not look like numbers.
+    """
+    try:
+        for item in values if isinstance(values, (list, tuple)) else ():
+            if isinstance(item, str):
+                _refuse_number_as_text(keyword, item, values)
+        return make()
+    except SpecError as error:
+        if not keyword and isinstance(values, list):  # a plain constant: the key is the parameter's own
+            raise SpecError(key, error.value, error.problem, error.hint) from None
+        raise error.within(key) from None
+
+
+def _refuse_number_as_text(keyword: str, item: str, values: Any) -> None:
+    number = as_yaml_number(item)
+    if number is None:
+        return
+    problem = f'"{item}" is text, not a number: YAML 1.1 reads {item} so'
+    hint = f"write {number}, or {{{keyword or 'constant'}: ..., text: true}} if the text is meant"
+    raise SpecError(keyword, list(values) if keyword in ("choice", "grid") else item, problem, hint)
+
+
+def _pair(keyword: str, written: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The two or three numbers of a range. Raises SpecError for another count."""
+    given = len(written) if isinstance(written, (list, tuple)) else None
+    form = {"normal": "[mean, sd]", "quniform": "[low, high, step]"}.get(keyword, "[low, high]")
+    stepped = {"uniform": "{quniform: [low, high, step]}", "int": "{int: [low, high], step: 2}"}
+    if given == (2 if options else len(form.split(","))):
+        return tuple(written)
+    if given == _WITH_STEP and keyword in stepped:
+        raise SpecError(keyword, written, f"{keyword} has two bounds", f"for steps write {stepped[keyword]}")
+    raise SpecError(keyword, written, f"{keyword} needs {form}", f"write {{{keyword}: {form}}}")
+
+
+def _quniform(bounds: tuple[Any, ...], step: Any = None) -> Domain:
+    low, high, *rest = bounds
+    return Float(low=low, high=high, step=rest[0] if rest else math.nan if step is None else step)
+
+
+# keyword: how to make the domain of its argument, and the options that may stand beside it
+_KINDS: Mapping[str, tuple[Callable[..., Domain], tuple[str, ...]]] = {
+    "uniform": (lambda b: Float(low=b[0], high=b[1]), ()),
+    "loguniform": (lambda b: Float(low=b[0], high=b[1], log=True), ()),
+    "quniform": (_quniform, ("step",)),
+    "int": (lambda b, step=1: Int(low=b[0], high=b[1], step=step), ("step",)),
+    "logint": (lambda b: Int(low=b[0], high=b[1], log=True), ()),
+    "normal": (lambda b: Normal(mean=b[0], sd=b[1]), ()),
+    "choice": (lambda values: Choice(values=values), ("text",)),
+    "grid": (lambda values: Grid(values=values), ("text",)),
+    "constant": (lambda value: Constant(value=value), ("text",)),
+}
+
+
+def write(domain: Domain) -> Json:
+    """The written form of `domain` without conditions: a plain scalar where that says it, else a map."""
+    form = domain.to_json()
+    values = getattr(domain, "values", [getattr(domain, "value", None)])
+    if any(isinstance(value, str) and as_yaml_number(value) for value in values):
+        return form | {"text": True}
+    scalar = isinstance(domain, Constant) and not isinstance(domain.value, (list, dict))
+    return check_json("constant", form["constant"]) if scalar else form

@@ -1,0 +1,125 @@
+"""Runs one attempt from its assignment to its outcome, which is a value: nothing that user code does escapes as an exception."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from regrow.search.errors import SpecError
+from regrow.search.events import Cause, Ended, Outcome, Saved
+from regrow.tasks import checkpoints
+from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.errors import UserError
+from regrow.tasks.messages import Arrival, Assignment, Desk, Job, Order
+from regrow.tasks.ports import Store, StoreError
+from regrow.tasks.reporter import Reporter
+from regrow.tasks.traces import in_a_line, one_line, user_trace
+from regrow.tasks.trainable import load
+from regrow.tasks.trial import ReportError, Trial, TrialEnd
+
+_LOG = logging.getLogger("regrow.trial")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What came of an attempt, and the coordinator's last answer to it."""
+
+    ended: Ended
+    order: Order
+    best: float | None = None
+
+
+def run_attempt(
+    job: Job, assignment: Assignment, desk: Desk, store: Store, *, node: str, task_run: str, carry_on: Callable[[], bool]
+) -> Finished:
+    """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
+    scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
+    writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt)
+
+    def saved() -> list[Saved]:
+        return [
+            Saved(
+                t=time.time(), trial=assignment.trial, attempt=assignment.attempt, step=s.step, manifest=s.manifest, size=s.size
+            )
+            for s in writer.results()
+        ]
+
+    try:
+        restored, trouble = None, None
+        try:
+            found = checkpoints.restore(store, assignment.checkpoints, scratch / "restored")
+            restored = found if found.manifest is not None else None
+            skipped = tuple(f"{key}: {why}" for key, why in found.skipped)
+        except (StoreError, OSError) as error:
+            trouble, skipped = error, ()
+        step = restored.step if restored else 0
+        # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
+        arrival = Arrival(node=node, task_run=task_run, restored=step, skipped=skipped) if trouble is None else None
+        reporter = Reporter(desk, assignment, arrival, saved)
+        reporter.on_drop = writer.drop
+        if arrival is not None and assignment.checkpoints:
+            # Work from here on supersedes what earlier attempts did beyond `step`; a decision may be due at once.
+            reporter.flush()
+        reporter.start()
+        try:
+            if trouble is not None:
+                outcome = _failed("infrastructure", f"its checkpoint could not be read: {trouble}")
+            else:
+                trial = Trial(
+                    job, assignment, reporter, writer,
+                    restored=scratch / "restored" if restored else None, restored_step=step,
+                )
+                outcome = _train(job, store, trial, reporter)
+                step = trial.step
+            writer.drain()
+            for lost in writer.errors():
+                _LOG.warning("trial %d: the checkpoint of step %d was not saved: %s", assignment.trial, lost.step, lost.error)
+        finally:
+            reporter.stop()
+        name, cause, message, trace = outcome
+        ended = Ended(
+            t=time.time(), trial=assignment.trial, attempt=assignment.attempt,
+            outcome=name, cause=cause, step=step, message=message, trace=trace,
+        )
+        if reporter.order.reason == "fenced":
+            return Finished(ended=ended, order=reporter.order)
+        return Finished(ended=ended, order=reporter.flush(ended=ended, carry_on=carry_on()))
+    finally:
+        writer.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+_Outcome = tuple[Outcome, Cause, str, str]
+
+
+def _train(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome:
+    cut_short = not trial.complete
+    if reporter.order.reason == "":
+        try:
+            load(job, store)(trial)
+        except TrialEnd:
+            pass
+        except (ReportError, UserError, SpecError) as error:
+            return "failed", "error", one_line(str(error)), ""
+        except StoreError as error:
+            return _failed("infrastructure", f"the store failed: {error}")
+        except MemoryError as error:
+            return "failed", "infrastructure", "out of memory", user_trace(error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is an outcome
+            return "failed", "error", in_a_line(error), user_trace(error)
+        cut_short = trial.cut_short
+    if cut_short and reporter.order.reason in ("stopped", "paused"):
+        outcome: Outcome = "stopped" if reporter.order.reason == "stopped" else "paused"
+        return outcome, "", reporter.order.why, ""
+    if trial.step == 0:
+        return "failed", "error", f"trial {trial.number} ended without ever reporting {job.objective!r}", ""
+    return "done", "", "", ""
+
+
+def _failed(cause: Cause, message: str) -> _Outcome:
+    return "failed", cause, message, ""

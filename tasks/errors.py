@@ -1,0 +1,12 @@
+"""Errors whose text is meant for the person at the keyboard. No logic and no imports live here."""
+
+
+class RegrowError(Exception):
+    """Anything that regrow itself reports; the message alone tells what was wrong, where, and what to do."""
+
+
+class UserError(RegrowError):
+    """The user's input or environment is wrong: printed as one line, exit code 2, no traceback.
+
+    Survives pickling as long as a subclass passes only its message to `Exception`.
+    """

@@ -1,0 +1,194 @@
+"""Finding the user's trainable and running it: a function of a Trial, or a class with setup, step, save and load."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import pickle
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.tasks.errors import UserError
+from regrow.tasks.messages import Job
+from regrow.tasks.ports import Store
+from regrow.tasks.trial import Trial
+
+
+class Trainable(Protocol):
+    """A class trainable. `setup`, `step` and at least nothing else are required; with `save` and `load` it survives."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Builds the model from a configuration."""
+
+    def step(self) -> Mapping[str, float]:
+        """Trains one step and returns its metrics; `{"done": True, ...}` ends the trial."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes all that is needed to go on into the empty folder."""
+
+    def load(self, folder: Path) -> None:
+        """Takes it back."""
+
+    def cleanup(self) -> None:
+        """Frees what `setup` took; called however the attempt ends."""
+
+
+def load(job: Job, store: Store) -> Callable[[Trial], object]:
+    """The trainable of a job as a function of a Trial.
+
+    Raises SpecError or UserError where it cannot be found; an exception of the user's own module passes through unchanged.
+    """
+    found = unpickled(store, *job.code) if job.code else find(job.trainable, job.folder)
+    return adapt(found, job.trainable)
+
+
+def find(path: str, folder: str | None) -> Any:
+    """The object at `file.py:name` (relative to `folder`) or `package.module:name`. Raises SpecError where there is none."""
+    place, _, name = path.partition(":")
+    file = locate(path, folder)
+    if file is None and _spec_of(place) is None:
+        raise _no_module(path, place, folder)
+    module = importlib.import_module(place) if file is None else _module_of(file)
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            names = [n for n, v in vars(module).items() if _offered(v, module) and not n.startswith("_")]
+            raise _no_name(path, name, names)
+        found = getattr(found, part)
+    return found
+
+
+def locate(path: str, folder: str | None) -> Path | None:
+    """The file of `file.py:name`, None for a module, whose top-level package is looked for; imports nothing.
+
+    Puts `folder` on the import path. Raises SpecError where nothing is.
+    """
+    place = path.partition(":")[0]
+    if folder is not None and folder not in sys.path:
+        sys.path.insert(0, folder)
+    if place.endswith(".py"):
+        file = Path(folder or ".", place).resolve()
+        if not file.is_file():
+            raise _wrong(path, f"there is no file {file}", "put it back, or correct the path")
+        return file
+    if _spec_of(place.partition(".")[0]) is None:
+        raise _no_module(path, place, folder)
+    return None
+
+
+def _no_module(path: str, place: str, folder: str | None) -> SpecError:
+    problem = f"there is no module {place!r} on the import path (working_dir: {folder})"
+    return _wrong(path, problem, "install it, or write file.py:function")
+
+
+def _wrong(path: str, problem: str, hint: str) -> SpecError:
+    return SpecError(key="trainable", value=path, problem=problem, hint=hint)
+
+
+def _no_name(path: str, name: str, names: list[str]) -> SpecError:
+    hint = nearest(name, names) if names else "it has nothing callable"
+    return _wrong(path, f"{path.partition(':')[0]} has no {name!r}", hint)
+
+
+def glance(file: Path, path: str) -> None:
+    """Looks at a trainable's source without running it: what is wrong there for certain is told before anything starts.
+
+    Raises SyntaxError, and SpecError if the name is not even mentioned and nothing could define it unseen.
+    """
+    source = file.read_bytes()
+    try:
+        tree = ast.parse(source, str(file))
+    except SyntaxError as error:
+        raise error.with_traceback(None) from None  # where the parser stood is not the user's business
+    name = path.partition(":")[2].partition(".")[0]
+    unseen = rb"import \*|\b(?:exec|eval|globals|vars|setattr|__getattr__|__dict__|modules)\b"
+    if re.search(rb"\b" + name.encode() + rb"\b", source) or re.search(unseen, source):
+        return
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    raise _no_name(path, name, [n.name for n in tree.body if isinstance(n, defined) and not n.name.startswith("_")])
+
+
+def _spec_of(place: str) -> object:
+    try:
+        return importlib.util.find_spec(place)
+    except ModuleNotFoundError:
+        return None
+
+
+def _offered(value: Any, module: Any) -> bool:
+    """Whether it may be a trainable: callable, and defined in the module rather than imported into it."""
+    return callable(value) and getattr(value, "__module__", module.__name__) == module.__name__
+
+
+def _module_of(file: Path) -> Any:
+    """The module of a file, imported under its own name as `import` from its folder would, and only once."""
+    loaded = sys.modules.get(file.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) and Path(str(loaded.__file__)).resolve() == file:
+        return loaded
+    name = file.stem if loaded is None else f"regrow_trainable_{hashlib.sha256(bytes(file)).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise _wrong(str(file), "is not a Python file", "write file.py:function")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def unpickled(store: Store, key: str, sha256: str) -> Any:
+    """The trainable that this experiment pickled. Raises UserError, unpickling nothing, if its hash is another."""
+    data = store.read(key)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise UserError(f"the pickled trainable {key} is not the one that this experiment wrote: its hash differs")
+    return pickle.loads(data)  # noqa: S301 - written by this experiment, verified by the hash in its log
+
+
+def adapt(found: Any, path: str) -> Callable[[Trial], object]:
+    """A function of a Trial from a function or a class. Raises SpecError for anything else."""
+    if isinstance(found, type):
+        missing = [m for m in ("setup", "step") if not callable(getattr(found, m, None))]
+        if missing:
+            problem = f"class {found.__name__} has no method {' and no '.join(missing)}"
+            raise _wrong(path, problem, "define it, see regrow.Trainable")
+        return lambda trial: _run_class(found, trial)
+    if not callable(found):
+        raise _wrong(path, f"is {_a(type(found).__name__)}, not a function or a class", "name one of these")
+    run: Callable[[Trial], object] = found
+    return run
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
+def _run_class(cls: type, trial: Trial) -> None:
+    model: Any = cls()
+    save = getattr(model, "save", None)
+    try:
+        model.setup(trial.config)
+        if trial.restored is not None:
+            model.load(trial.restored)
+        for _ in trial.steps():
+            metrics = dict(model.step())
+            done = bool(metrics.pop("done", False))
+            trial.report(metrics, checkpoint=save)
+            if done:
+                break
+    finally:
+        cleanup = getattr(model, "cleanup", None)
+        if cleanup is not None:
+            cleanup()

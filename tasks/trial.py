@@ -1,0 +1,190 @@
+"""The Trial that a user's code sees."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import numbers
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from regrow.search.events import Row
+from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.messages import Assignment, Job
+from regrow.tasks.reporter import Reporter
+
+_SHOWN = 80
+"""Characters of a value in a message: a tensor may have millions of numbers."""
+Save = Callable[[Path], object]
+
+
+class ReportError(RegrowError):
+    """The trainable reported something that cannot be recorded: its metric is missing, or is not a finite number."""
+
+
+class TrialEnd(BaseException):
+    """Unwinds a trainable that reports on after it was told to end. Not an Exception, so that `except Exception` lets it pass."""
+
+
+class Trial:
+    """One attempt at one configuration.
+
+    Attributes: `config`, the parameters, nested as the space is; `number`, counted from 0; `attempt`, counted from 1;
+    `seed`, a 32-bit number that is the same in every attempt; `restored`, a local folder with the checkpoint to go on
+    from, or None; `log`, a logger whose lines appear with the trial in Prefect.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        assignment: Assignment,
+        reporter: Reporter,
+        writer: CheckpointWriter,
+        *,
+        restored: Path | None,
+        restored_step: int,
+    ) -> None:
+        self.config: dict[str, Any] = assignment.config
+        self.number = assignment.trial
+        self.attempt = assignment.attempt
+        self.seed = assignment.seed
+        self.restored = restored
+        self.log = logging.getLogger(f"regrow.trial.{assignment.trial}")
+        self._job, self._reporter, self._writer = job, reporter, writer
+        self._step = restored_step
+        self._current: int | None = None
+        self._limit = job.max_steps
+        self._last_checkpoint = time.monotonic()
+        self._saved_step = restored_step
+        self._settled = False
+        """Whether a report was made since the attempt was told to pause, so that no work is lost by ending."""
+        self.cut_short = False
+        """Whether the trainable was kept from doing further steps; False where it ended by itself."""
+
+    @property
+    def step(self) -> int:
+        """The last step reported (or restored); 0 before the first."""
+        return self._step
+
+    @property
+    def complete(self) -> bool:
+        """Whether it did all its steps."""
+        return self._limit is not None and self._step >= self._limit
+
+    def steps(self, until: int | None = None) -> Iterator[int]:
+        """The steps still to do: from the one after the restored, up to `until` or the experiment's `max_steps`.
+
+        Ends earlier when a decision or an interruption ends the attempt. None: up to `max_steps`, or without end.
+        Report once in each step. Raises ReportError where a step was not reported.
+        """
+        most = self._job.max_steps
+        self._limit = most if until is None else until if most is None else min(until, most)
+        while True:
+            if self._over() or (self._reporter.order.reason == "paused" and self._saved_step == self._step):
+                self.cut_short = not self.complete
+                return
+            self._current = self._step + 1
+            yield self._current
+            if self._step < self._current:
+                raise ReportError(f"trial {self.number} did not report at step {self._current}; call trial.report once a step")
+            self._current = None
+
+    def report(self, metrics: Mapping[str, float], checkpoint: Save | None = None) -> None:
+        """Reports one step. `metrics` must hold the experiment's metric; the others may be NaN.
+
+        `checkpoint(folder)` is called when a checkpoint is due and is to write files into the empty `folder`: whatever
+        the attempt needs to go on after this step. Raises ReportError for a metric that is missing or not a finite number.
+        """
+        self._end_if_over()
+        pausing = self._reporter.order.reason == "paused"
+        if self._current is not None and self._step >= self._current:
+            raise ReportError(f"trial {self.number} reported twice at step {self._current}; call trial.report once a step")
+        clean = self._clean(metrics)
+        self._step += 1
+        self._reporter.add(Row(self._step, time.time(), clean))
+        if checkpoint is not None and (pausing or self._checkpoint_due()):
+            self._snapshot(checkpoint)
+        self._settled = pausing
+        until = self._reporter.order.until
+        if until is not None and self._step >= until and self._step != self._job.max_steps:
+            self._reporter.flush()
+        if self._current is None:
+            self._end_if_over()
+
+    def _over(self) -> bool:
+        if self.complete:
+            return True
+        if self._reporter.order.reason == "paused":
+            return self._settled
+        return self._reporter.order.reason != ""
+
+    def _end_if_over(self) -> None:
+        if self._over():
+            self.cut_short = not self.complete
+            raise TrialEnd
+
+    def _checkpoint_due(self) -> bool:
+        job, seconds = self._job, time.monotonic() - self._last_checkpoint
+        if self._step == self._limit:
+            return True
+        if job.every_seconds is not None:
+            return seconds >= job.every_seconds
+        return self._step % (job.every_steps or 1) == 0
+
+    def _snapshot(self, save: Save) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="regrow-snapshot-"))
+        try:
+            save(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._writer.submit(folder, self._step)
+        self._saved_step, self._last_checkpoint = self._step, time.monotonic()
+
+    def _clean(self, metrics: Mapping[str, float]) -> dict[str, float | None]:
+        objective, where = self._job.objective, f"trial {self.number}, step {self._step + 1}"
+        if not isinstance(metrics, Mapping):
+            raise ReportError(f"{where}: {_described(metrics)} was reported; report a map, such as {{{objective!r}: 0.5}}")
+        if objective not in metrics:
+            near = difflib.get_close_matches(objective, [str(m) for m in metrics], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"reported were: {', '.join(map(str, metrics)) or 'none'}"
+            raise ReportError(f"{where}: the metric {objective!r} was not reported; {hint}")
+        clean: dict[str, float | None] = {}
+        for name, value in metrics.items():
+            if type(name) is not str:
+                raise ReportError(f"{where}: the metric {name!r} ({type(name).__name__}) is no name; name metrics by text")
+            number = value if type(value) is float else _number(value, f"{where}: metric {name!r}")
+            if math.isfinite(number):
+                clean[name] = number
+            elif name == objective:
+                raise ReportError(f"{where}: metric {name!r} is {number}, not a finite number; the trial cannot be ranked")
+            else:
+                clean[name] = None
+        return clean
+
+
+def _number(value: object, what: str) -> float:
+    """A float from any real number: Python's, NumPy's, or a one-element tensor."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    item = getattr(value, "item", None)
+    if callable(item) and (getattr(value, "size", 1) == 1 or callable(getattr(value, "numel", None))):
+        try:
+            return float(item())
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    raise ReportError(f"{what} is {_described(value)}, not a number; report one number for each metric")
+
+
+def _described(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= _SHOWN else text[: _SHOWN - 3] + '...'} ({type(value).__name__})"

@@ -1,0 +1,265 @@
+"""What every store promises. A new adapter joins by a line in `ADAPTERS`."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.stores import open_store
+from regrow.infra.stores.local import STALE_S, LocalStore
+from regrow.infra.stores.memory import MemoryStore
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Exists, Missing, Store, StoreError, Unavailable
+
+ADAPTERS: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda _: MemoryStore(),
+    "local": LocalStore,
+    "local-without-hard-links": LocalStore,
+}
+
+
+@pytest.fixture(params=ADAPTERS)
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "local-without-hard-links":
+        monkeypatch.setattr(os, "link", refuse_links)
+    return ADAPTERS[request.param](tmp_path / "state")
+
+
+def refuse_links(*_: object) -> None:
+    raise OSError(errno.EPERM, "as FAT answers")
+
+
+def test_an_object_reads_back_as_it_was_created(store: Store, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"from a file" * 200_000)
+    store.create("a/b/bytes", b"\0\xff")
+    store.create("a/file", source)
+    store.create("empty", b"")
+    assert store.read("a/b/bytes") == b"\0\xff"
+    assert store.read("a/file") == source.read_bytes()
+    assert store.read("empty") == b""
+
+
+def test_fetch_streams_to_a_file_and_replaces_it(store: Store, tmp_path: Path) -> None:
+    store.create("k", b"new")
+    target = tmp_path / "target"
+    target.write_bytes(b"older and longer")
+    store.fetch("k", target)
+    assert target.read_bytes() == b"new"
+
+
+def test_an_object_is_written_once(store: Store) -> None:
+    store.create("k", b"first")
+    with pytest.raises(Exists, match="k exists already"):
+        store.create("k", b"second")
+    assert store.read("k") == b"first"
+
+
+def test_a_missing_object_is_named(store: Store, tmp_path: Path) -> None:
+    store.create("folder/k", b"")
+    for key in ("nothing", "folder", "folder/k/below"):
+        with pytest.raises(Missing, match=key):
+            store.read(key)
+        with pytest.raises(Missing, match=key):
+            store.fetch(key, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_list_is_sorted_by_code_point_and_takes_any_prefix(store: Store) -> None:
+    keys = ["log/1-2", "log/1.x", "log/10", "log/2/deep/er", "logs", "z", "Z", "é"]
+    for key in reversed(keys):
+        store.create(key, b"")
+    assert store.list("") == sorted(keys)
+    assert store.list("log/") == ["log/1-2", "log/1.x", "log/10", "log/2/deep/er"]
+    assert store.list("log") == ["log/1-2", "log/1.x", "log/10", "log/2/deep/er", "logs"]
+    assert store.list("log/1") == ["log/1-2", "log/1.x", "log/10"]
+    assert store.list("none/at/all/") == []
+
+
+def test_delete_takes_missing_keys_and_frees_the_name(store: Store) -> None:
+    store.create("a/k", b"old")
+    store.create("a/kept", b"")
+    store.delete(["a/k", "a/never", "other/never", "a/k"])
+    assert store.list("") == ["a/kept"]
+    store.create("a/k", b"new")
+    assert store.read("a/k") == b"new"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        "..",
+        "a/../b",
+        ".",
+        "a/./b",
+        "a\\b",
+        "a\0",
+        ".tmp/x",
+        "x" * 256,
+        "x/" * 600 + "x",
+    ],
+)
+def test_a_key_that_is_no_plain_relative_path_is_refused(store: Store, key: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="key"):
+        store.create(key, b"")
+    with pytest.raises(ValueError, match="key"):
+        store.read(key)
+    with pytest.raises(ValueError, match="key"):
+        store.fetch(key, tmp_path / "x")
+    with pytest.raises(ValueError, match="key"):
+        store.delete(["good", key])
+
+
+@pytest.mark.parametrize("prefix", ["/", "/a", "..", "a/../", "a//", "a\\"])
+def test_a_prefix_that_begins_no_key_is_refused(store: Store, prefix: str) -> None:
+    with pytest.raises(ValueError, match=r"key|prefix"):
+        store.list(prefix)
+
+
+def test_of_32_threads_racing_for_a_key_exactly_one_wins(store: Store) -> None:
+    rounds = 10
+    start = threading.Barrier(32)
+    won: list[list[int]] = [[] for _ in range(rounds)]
+
+    def race(me: int) -> None:
+        for turn in range(rounds):
+            start.wait()
+            try:
+                store.create(f"race/{turn}", b"%d" % me * 1000)
+            except Exists:
+                continue
+            won[turn].append(me)
+
+    threads = [threading.Thread(target=race, args=(me,)) for me in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for turn, winners in enumerate(won):
+        assert len(winners) == 1
+        assert store.read(f"race/{turn}") == b"%d" % winners[0] * 1000
+
+
+@pytest.mark.parametrize("error", [Exists("k"), Missing("k"), Unavailable("k", "disk full")])
+def test_errors_survive_pickling(error: StoreError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.key) == (type(error), str(error), "k")
+
+
+WRITER = """
+import hashlib, os, sys
+from pathlib import Path
+from regrow.infra.stores.local import LocalStore
+store = LocalStore(Path(sys.argv[1]))
+while True:
+    data = os.urandom(8 << 20)
+    key = "o/" + hashlib.sha256(data).hexdigest()
+    print("writing", flush=True)
+    store.create(key, data)
+    print(key, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_no_torn_object_and_loses_no_acknowledged_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for turn in range(12):
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "writing\n"
+            with suppress(subprocess.TimeoutExpired):
+                writer.wait(timeout=turn * 0.006)  # so that the kill falls into every phase of a write
+            writer.send_signal(signal.SIGKILL)
+            acknowledged = {line.strip() for line in writer.stdout if line.startswith("o/")}
+        keys = store.list("")
+        assert acknowledged <= set(keys)
+        for key in keys:
+            assert hashlib.sha256(store.read(key)).hexdigest() == key.removeprefix("o/")
+        store.delete(keys)
+
+
+def test_a_writer_killed_in_the_middle_of_an_object_leaves_none(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "state")
+    source = tmp_path / "source"
+    os.mkfifo(source)
+    code = (
+        "import sys; from pathlib import Path; from regrow.infra.stores.local import LocalStore; "
+        "LocalStore(Path(sys.argv[1])).create('k', Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "state"), str(source)]
+    with subprocess.Popen(command) as writer, source.open("wb", buffering=0) as pipe:
+        pipe.write(b"half" * (1 << 20))  # returns when all but a pipe's 64 KB has been taken
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    assert store.list("") == []
+    store.create("k", b"whole")
+    assert store.read("k") == b"whole"
+
+
+def test_leftovers_of_dead_writers_are_never_listed_and_go_after_a_day(tmp_path: Path) -> None:
+    root = tmp_path / "state" / "experiment"
+    old, young = root / ".tmp" / "old", root / ".tmp" / "young"
+    old.parent.mkdir(parents=True)
+    for leftover in (old, young):
+        leftover.write_bytes(b"half")
+    os.utime(old, (old.stat().st_mtime - STALE_S - 60,) * 2)
+    store = LocalStore(root)
+    assert store.list("") == []
+    store.create("k", b"")
+    assert (old.exists(), young.exists()) == (False, True)
+    assert LocalStore(root.parent).list("") == ["experiment/k"]
+
+
+def test_a_file_in_the_place_of_the_state_folder_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root in (tmp_path / "file", tmp_path / "file" / "state"):
+        with pytest.raises(UserError, match=str(root)):
+            LocalStore(root).create("k", b"")
+
+
+def test_an_unwritable_folder_is_the_users_error(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    root.mkdir(mode=0o500)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may write anywhere
+    try:
+        with pytest.raises(UserError, match=str(root)):
+            LocalStore(root).create("k", b"")
+    finally:
+        os.seteuid(user)
+
+
+def test_a_store_goes_to_other_processes_by_pickle(tmp_path: Path) -> None:
+    LocalStore(tmp_path).create("k", b"x")
+    assert pickle.loads(pickle.dumps(LocalStore(tmp_path))).read("k") == b"x"
+
+
+def test_open_store_takes_paths_and_file_urls_and_creates_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "my state"
+    open_store(str(folder)).list("")
+    assert not folder.exists()
+    open_store(str(folder)).create("k", b"x")
+    assert open_store(folder.as_uri()).read("k") == b"x"
+
+
+@pytest.mark.parametrize("url", ["", "s3://bucket/x", "gs://bucket", "file://host/x"])
+def test_open_store_refuses_what_it_cannot_serve(url: str) -> None:
+    with pytest.raises(UserError, match=url or "empty"):
+        open_store(url)

@@ -1,0 +1,156 @@
+"""The command line as a user runs it: a process of its own, an empty home, no environment of the developer's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAIN = """
+import json, os, time
+from pathlib import Path
+
+
+def train(trial):
+    total = 0.0
+    if trial.restored:
+        total = json.loads((trial.restored / "model.json").read_text())["total"]
+
+    def save(folder):
+        (folder / "model.json").write_text(json.dumps({"total": total}))
+
+    for step in trial.steps():
+        time.sleep(SECONDS)
+        total += trial.config["x"]
+        print(f"trial {trial.number} attempt {trial.attempt} step {step}")
+        trial.report({"score": total, "step_seen": step}, checkpoint=save)
+"""
+SPEC = {
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {"x": {"uniform": [0.1, 1.0]}, "kind": {"choice": ["a", "b"]}},
+    "search": "random",
+    "trials": 4,
+    "max_steps": 3,
+    "concurrency": 2,
+}
+
+
+@dataclass
+class Desk:
+    """A user's folder with a trainable and its specification, and the command line in it."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def write(self, name: str, *, train: str | None = None, seconds: float = 0.1, **changes: Any) -> Path:
+        """Writes work.py and NAME.yaml; JSON is YAML."""
+        (self.folder / "work.py").write_text((train or TRAIN).replace("SECONDS", str(seconds)))
+        spec = {"name": name, **SPEC, **changes}
+        file = self.folder / f"{name}.yaml"
+        file.write_text(json.dumps({k: v for k, v in spec.items() if v is not None}))
+        return file
+
+    def run(self, *arguments: object, expect: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs `regrow ...` to its end."""
+        done = subprocess.run(
+            self._command(arguments), cwd=self.folder, env={**self.environment, **environment}, text=True, capture_output=True,
+            timeout=240, check=False, stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def start(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+        """Starts `regrow ...` in a process group of its own."""
+        return subprocess.Popen(
+            self._command(arguments), cwd=self.folder, env={**self.environment, **environment}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0,
+        )
+
+    def show(self, name: str) -> dict[str, Any]:
+        """What `regrow show NAME --json` prints."""
+        view: dict[str, Any] = json.loads(self.run("show", name, "--json").stdout)
+        return view
+
+    def points(self, name: str) -> list[dict[str, Any]]:
+        """What `regrow trials NAME --history --json` prints."""
+        return [json.loads(line) for line in self.run("trials", name, "--history", "--json").stdout.splitlines()]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log as it is on disk."""
+        found: list[dict[str, Any]] = []
+        for segment in sorted((self.folder / ".regrow" / name / "log").glob("*.jsonl")):
+            found += [e for e in map(json.loads, segment.read_text().splitlines()) if "event" in e]
+        return found
+
+    def await_events(self, name: str, kind: str, count: int, process: subprocess.Popen[str]) -> None:
+        """Returns once the log holds `count` events of a kind, or the process has ended."""
+        while process.poll() is None:
+            try:
+                if sum(e["event"] == kind for e in self.events(name)) >= count:
+                    return
+            except (FileNotFoundError, json.JSONDecodeError):
+                pass
+            time.sleep(0.01)
+
+    @staticmethod
+    def _command(arguments: tuple[object, ...]) -> list[str]:
+        return [sys.executable, "-m", "regrow", *map(str, arguments)]
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of the processes whose environment carries this folder's mark."""
+    mark = f"REGROW_TEST_MARK={folder}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0") and (entry / "cmdline").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
+    return found
+
+
+RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""After a SIGKILL of the driver these wait up to a minute for the dead cluster to take their last words (Ray 2.60)."""
+
+
+def await_no_process(folder: Path, seconds: float = 20.0, *, ignoring: tuple[str, ...] = ()) -> list[str]:
+    """Waits until nothing that was started from this folder runs any more; returns what still does."""
+    deadline = time.monotonic() + seconds
+    while left := [line for line in processes_of(folder) if not line.startswith(ignoring)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return left
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    home = tmp_path / "home"
+    home.mkdir()
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {
+        "HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "REGROW_TEST_MARK": str(work), "COLUMNS": "160",
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+    }
+    yield Desk(folder=work, environment=environment)
+    for line in Path("/proc").iterdir():
+        if line.name.isdigit():
+            try:
+                if f"REGROW_TEST_MARK={work}".encode() in (line / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(line.name), signal.SIGKILL)
+            except OSError:
+                continue

@@ -1,0 +1,319 @@
+"""A user who gets everything wrong, with the whole system: every mistake is told at once, nothing is lost or left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.conftest import Desk, await_no_process
+
+FAULTS = """
+import os, sys
+import numpy
+
+def raise_deep(trial):
+    raise ValueError("the \\ud800 net\\nexploded \\x1b[31m")
+
+def chained(trial):
+    try:
+        raise_deep(trial)
+    except ValueError as error:
+        raise RuntimeError("while training") from error
+
+def save_fails(folder):
+    raise OSError("no room for the model")
+
+def report(trial, metrics):
+    for step in trial.steps():
+        trial.report(metrics)
+
+def twice(trial):
+    for step in trial.steps():
+        trial.report({"score": 1.0})
+        trial.report({"score": 1.0})
+
+def never(trial):
+    for step in trial.steps():
+        pass
+
+def garbage(trial):
+    print("\\x00\\ud800 \\x1b[31m")
+    os.write(1, bytes(range(256)))
+    os.write(2, bytes(range(256)))
+    report(trial, {"score": 2.0})
+
+KINDS = {
+    "good": lambda trial: report(trial, {"score": 1.0}),
+    "garbage": garbage,
+    "chained": chained,
+    "save": lambda trial: [trial.report({"score": 1.0}, checkpoint=save_fails) for _ in trial.steps()],
+    "misspelt": lambda trial: report(trial, {"scroe": 1.0}),
+    "nan": lambda trial: report(trial, {"score": float("nan")}),
+    "infinite": lambda trial: report(trial, {"score": -numpy.inf}),
+    "huge": lambda trial: report(trial, {"score": 10**400}),
+    "text": lambda trial: report(trial, {"score": "0.9"}),
+    "none": lambda trial: report(trial, {"score": None}),
+    "pair": lambda trial: report(trial, {"score": numpy.zeros(2)}),
+    "bare": lambda trial: report(trial, 0.5),
+    "unnamed": lambda trial: report(trial, {"score": 1.0, 7: 1.0}),
+    "twice": twice,
+    "never": never,
+    "silent": lambda trial: None,
+    "exit": lambda trial: sys.exit(3),
+}
+
+def train(trial):
+    return KINDS[trial.config["kind"]](trial)
+"""
+WHY = {
+    "chained": "RuntimeError: while training",
+    "save": "OSError: no room for the model",
+    "misspelt": "{at}: the metric 'score' was not reported; did you mean 'scroe'?",
+    "nan": "{at}: metric 'score' is nan, not a finite number; the trial cannot be ranked",
+    "infinite": "{at}: metric 'score' is -inf, not a finite number; the trial cannot be ranked",
+    "huge": "{at}: metric 'score' is inf, not a finite number; the trial cannot be ranked",
+    "text": "{at}: metric 'score' is '0.9' (str), not a number; report one number for each metric",
+    "none": "{at}: metric 'score' is None (NoneType), not a number; report one number for each metric",
+    "pair": "{at}: metric 'score' is array([0., 0.]) (ndarray), not a number; report one number for each metric",
+    "bare": "{at}: 0.5 (float) was reported; report a map, such as {{'score': 0.5}}",
+    "unnamed": "{at}: the metric 7 (int) is no name; name metrics by text",
+    "twice": "trial {n} reported twice at step 1; call trial.report once a step",
+    "never": "trial {n} did not report at step 1; call trial.report once a step",
+    "silent": "trial {n} ended without ever reporting 'score'",
+    "exit": "SystemExit: 3",
+}
+"""What each trial that fails says of itself."""
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The only line that was said."""
+    (line,) = done.stderr.splitlines()
+    assert "Traceback" not in done.stdout + done.stderr
+    return line.removeprefix("regrow: ")
+
+
+def log_of(desk: Desk, name: str) -> dict[str, bytes]:
+    """The log as it is on disk, by object."""
+    return {file.name: file.read_bytes() for file in sorted((desk.folder / ".regrow" / name / "log").iterdir())}
+
+
+@pytest.mark.timeout(600)
+def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_never_overwritten(desk: Desk) -> None:
+    kinds = ["good", "garbage", *WHY]
+    file = desk.write(
+        "faults",
+        train=FAULTS,
+        space={"kind": {"grid": kinds}},
+        search="grid",
+        trials=len(kinds),
+        max_steps=2,
+        retries={"error": 0},
+    )
+    said = desk.run("run", file)
+    view = desk.show("faults")
+    assert view["status"] == "finished"
+    assert {state: n for state, n in view["counts"].items() if n} == {"done": 2, "failed": len(WHY)}
+    messages = {e["trial"]: e["message"] for e in desk.events("faults") if e["event"] == "ended" and e["outcome"] == "failed"}
+    for number, kind in enumerate(kinds[2:], start=2):
+        assert messages[number] == WHY[kind].format(n=number, at=f"trial {number}, step 1"), kind
+    trace, _, rest = said.stdout[said.stdout.index("Traceback") :].partition("\ntrial 2 failed: RuntimeError: while training")
+    assert rest, "the traceback comes first, then our line"
+    assert 'work.py", line 12, in chained' in trace
+    assert "regrow" not in trace.replace(str(desk.folder), ""), "our own frames are not the user's business"
+    assert "exploded \\x1b[31m" in trace
+    assert await_no_process(desk.folder) == []
+
+    # A damaged object in the middle of the log stops every command; one at its end costs its own last lines.
+    whole = desk.folder / "whole"
+    shutil.copytree(desk.folder / ".regrow" / "faults", whole)
+    segments = sorted((desk.folder / ".regrow" / "faults" / "log").iterdir())
+    middle, last = segments[len(segments) // 2], segments[-1]
+    content = bytearray(middle.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    middle.write_bytes(content)
+    before = log_of(desk, "faults")
+    for command in (["show", "faults"], ["verify", "faults"], ["resume", "faults"], ["run", file]):
+        line = one_line(desk.run(*command, expect=4))
+        assert line.startswith(f"the log is damaged at log/{middle.name}: ")
+        assert line.endswith("nothing was overwritten, restore that object from a backup")
+    assert log_of(desk, "faults") == before
+
+    shutil.rmtree(desk.folder / ".regrow" / "faults")
+    shutil.copytree(whole, desk.folder / ".regrow" / "faults")
+    last.write_bytes(last.read_bytes()[:-20])
+    (desk.folder / "work.py").unlink()
+    line = one_line_after_warnings(desk.run("resume", "faults", expect=2))
+    assert line == (f'trainable: "work.py:train": there is no file {desk.folder}/work.py; put it back, or correct the path')
+    (desk.folder / "work.py").write_text(FAULTS)
+    desk.run("resume", "faults")
+    view = desk.show("faults")
+    assert view["status"] == "finished"
+    assert sum(view["counts"].values()) == len(kinds)
+    assert "all as recorded" in desk.run("verify", "faults").stdout
+    assert await_no_process(desk.folder) == []
+
+
+def one_line_after_warnings(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line; those before may say only that the log was cut."""
+    *warnings, line = done.stderr.splitlines()
+    assert all("; kept its first " in warning for warning in warnings)
+    return line.removeprefix("regrow: ")
+
+
+def test_an_experiment_of_which_every_trial_fails_fails(desk: Desk) -> None:
+    file = desk.write("doomed", train="def train(trial):\n    raise ValueError(trial.number)\n", trials=3)
+    said = desk.run("run", file, expect=1).stdout
+    assert "doomed failed: 3 of 3 trials (3 failed)" in said
+    assert (
+        'work.py", line 2, in train\n    raise ValueError(trial.number)\nValueError: 0\ntrial 0 failed: ValueError: 0\n' in said
+    )
+    assert desk.show("doomed")["status"] == "failed"
+    assert await_no_process(desk.folder) == []
+
+
+@pytest.mark.parametrize(
+    ("train", "changes", "trace", "line"),
+    [
+        (
+            "import nosuch\ndef train(trial): pass\n",
+            {},
+            "ModuleNotFoundError: No module named 'nosuch'",
+            "cannot be imported: ModuleNotFoundError: No module named 'nosuch'",
+        ),
+        ("import sys\nsys.exit()\ntrain = 1", {}, "SystemExit", "cannot be imported: SystemExit"),
+        (
+            "def train(:\n",
+            {},
+            "SyntaxError: invalid syntax",
+            "cannot be imported: SyntaxError: invalid syntax (work.py, line 1)",
+        ),
+        ("train = 1\n", {}, "", "is an int, not a function or a class; name one of these"),
+        (
+            "def train(trial): pass\n",
+            {"resources": {"gpu": 64}},
+            "",
+            (
+                'resources: {"cpu": 1, "gpu": 64.0}: no node of the cluster can hold a trial that needs this; '
+                "ask for less, or add a node that has it"
+            ),
+        ),
+    ],
+    ids=["import", "exit", "syntax", "callable", "resources"],
+)
+def test_what_needs_the_trainable_or_the_cluster_is_told_before_a_trial_starts(
+    train: str, changes: dict[str, Any], trace: str, line: str, desk: Desk
+) -> None:
+    file = desk.write("x", train=train, **changes)
+    *before, said = desk.run("run", file, expect=2).stderr.splitlines()
+    assert said.endswith(line)
+    assert before[-1:] == ([trace] if trace else [])
+    assert not before or sum(frame.startswith("  File ") for frame in before) == 1, "only the user's own frame"
+    assert not any("regrow" in frame.replace(str(desk.folder), "") for frame in before)
+    assert "no experiments" in desk.run("ls").stdout
+    assert await_no_process(desk.folder) == []
+
+
+@contextmanager
+def deaf_port() -> Iterator[int]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["refused", "deaf"])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:{}"),
+        ("PREFECT_API_URL", "http://127.0.0.1:{}/api"),
+        ("PREFECT_API_URL", "http://me:hunter2@127.0.0.1:{}/api"),
+        ("RAY_ADDRESS", "127.0.0.1:{}"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_named_within_seconds(variable: str, value: str, deaf: bool, desk: Desk) -> None:
+    file = desk.write("x")
+    with deaf_port() as port:
+        address = value.format(port if deaf else 9)
+        started = time.monotonic()
+        line = one_line(desk.run("run", file, expect=2, **{variable: address}))
+        took = time.monotonic() - started
+    assert variable in line
+    assert address.replace("hunter2", "***") in line
+    assert "unset" in line
+    assert took < 30, "15 s on a machine that has nothing else to do"
+    assert b"hunter2" not in b"".join(p.read_bytes() for p in (desk.folder / ".regrow").rglob("*") if p.is_file())
+    assert await_no_process(desk.folder) == []
+
+
+def test_a_port_in_use_is_named(desk: Desk) -> None:
+    file = desk.write("x")
+    with deaf_port() as port:
+        line = one_line(desk.run("run", file, "--prefect-port", port, expect=2))
+        assert line.startswith(f"Port {port} for the Prefect server can't be used (Address already in use")
+        assert line.endswith("): choose another")
+    assert desk.run("run", file, "--prefect-port", 99999, expect=2).stdout == ""
+    assert await_no_process(desk.folder) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, who may do less")
+def test_a_place_without_permission_is_named(desk: Desk, tmp_path: Path) -> None:
+    file = desk.write("x")
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    advice = "choose another with --state or REGROW_STATE"
+
+    def run(*arguments: object) -> str:
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *desk._command(arguments)]
+        done = subprocess.run(
+            command, cwd=desk.folder, env=desk.environment, text=True, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 2, done
+        return one_line(done)
+
+    root = desk.folder / "state"
+    assert run("run", file, "--state", root) == f"the state root {root} cannot be written (Permission denied); {advice}"
+    root.mkdir(mode=0o700)
+    assert run("ls", "--state", root) == f"the state root {root} cannot be read (Permission denied); {advice}"
+    assert run("run", file, "--state", root / "a") == f"the state root {root / 'a'} cannot be used (Permission denied); {advice}"
+    file.chmod(0)
+    assert run("run", file) == f"{file}: cannot be read: Permission denied; check its permissions"
+
+
+def test_secrets_of_the_environment_are_nowhere_in_the_state(desk: Desk) -> None:
+    train = "import os\ndef train(trial):\n    assert os.environ['MY_TOKEN'] == 'hunter2'\n"
+    train += "    for step in trial.steps(): trial.report({'score': 1.0})\n"
+    file = desk.write("x", train=train, trials=1, max_steps=1, env={"MY_TOKEN": None})
+    said = desk.run("run", file, MY_TOKEN="hunter2")
+    assert "hunter2" not in said.stdout + said.stderr
+    files = [path for path in (desk.folder / ".regrow").rglob("*") if path.is_file()]
+    assert any(path.name == "prefect.db" for path in files)
+    assert [path for path in files if b"hunter2" in path.read_bytes()] == []
+
+
+def test_another_experiment_of_the_same_name_is_refused_and_the_key_that_differs_named(desk: Desk) -> None:
+    desk.run("run", desk.write("x", trials=2, seconds=0.01))
+    before = log_of(desk, "x")
+    file = desk.write("x", trials=2, space={"x": {"uniform": [0.1, 2.0]}, "kind": {"choice": ["a", "b"]}})
+    assert one_line(desk.run("run", file, expect=2)) == (
+        f"{file}: space.x.uniform: [0.1, 2.0]: differs from the experiment 'x' that is there already, which has [0.1, 1.0]; "
+        "give this one another name, or go on with that one: regrow resume x"
+    )
+    file = desk.write("x", trials=2)
+    lower = "trials: 1: experiment 'x' has 2 already, and a total can only be raised; write 2 or more"
+    assert one_line(desk.run("run", file, "--trials", 1, expect=2)) == f"{file}: {lower}"
+    assert one_line(desk.run("resume", "x", "--trials", 1, expect=2)) == lower
+    for command in ("show", "trials", "best", "verify", "stop", "resume", "ui"):
+        line = one_line(desk.run(command, "y", expect=2))
+        assert line.startswith(f"there is no experiment 'y' in {desk.folder}/.regrow (there: x); ")
+    assert log_of(desk, "x") == before
+    assert json.loads(desk.run("show", "x", "--json").stdout)["status"] == "finished"

@@ -1,0 +1,220 @@
+"""Connecting to Ray: an own cluster that leaves nothing behind, or the user's, which must answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.cluster import connect
+from regrow.infra.processes import marked
+from regrow.tasks.errors import UserError
+
+PRELUDE = """
+import os, sys, time
+from regrow.infra.cluster import connect, disconnect, warm_up
+"""
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a fresh interpreter: Ray keeps state that only the end of its process clears."""
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + code],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**{k: v for k, v in os.environ.items() if not k.startswith("RAY_")}, **env},
+    )
+
+
+def succeeds(code: str, **env: str) -> str:
+    run = python(code, **env)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_local_cluster_counts_slots_passes_variables_and_warms_workers_up() -> None:
+    out = succeeds("""
+cluster = connect(cpus=4, env={"FROM_DRIVER": "yes"})
+assert cluster.local and cluster.address
+assert cluster.slots_for({"cpu": 1}) == 4
+assert cluster.slots_for({"cpu": 3}) == 1
+assert cluster.slots_for({"cpu": 1 / 3}) == 12
+assert cluster.slots_for({"cpu": 1, "memory": 1 << 60}) == 0
+assert cluster.slots_for({"cpu": 1, "gpu": 1}) == 0
+assert cluster.slots_for({"cpu": 1, "special": 1}) == 0
+assert cluster.slots_for({"cpu": 2, "gpu": 0}) == 2
+import ray
+assert "FROM_DRIVER" not in os.environ
+print(ray.get(ray.remote(lambda: os.environ["FROM_DRIVER"]).remote()))
+seconds = ray.get(warm_up(2, ["fractions", "regrow.tasks.errors"]))
+assert len(seconds) == 2
+known = ray.remote(lambda: "fractions" in sys.modules)
+print(ray.get([known.remote() for _ in range(2)]))
+disconnect()
+assert not ray.is_initialized()
+""")
+    assert out.split("\n")[:2] == ["yes", "[True, True]"]
+
+
+def test_a_local_cluster_is_quiet_on_loopback_reports_nothing_and_wants_its_token() -> None:
+    run = python("""
+cluster = connect(cpus=1, env={})
+assert cluster.address.startswith("127."), cluster.address
+import ray, subprocess
+worker = ray.get(ray.remote(lambda: dict(os.environ)).remote())
+assert worker["RAY_USAGE_STATS_ENABLED"] == "0"
+assert len(worker["RAY_AUTH_TOKEN"]) == 64
+stranger = dict(os.environ, RAY_AUTH_TOKEN="0" * 64)
+code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+refused = subprocess.run([sys.executable, "-c", code, cluster.address], env=stranger, capture_output=True, text=True)
+assert "InvalidAuthToken" in refused.stderr, refused.stderr
+disconnect()
+assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED", "REGROW_CLUSTER"} & set(os.environ)
+""")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == ""
+    assert run.stderr == ""
+
+
+def test_a_token_is_used_even_if_ray_was_imported_before_and_a_second_cluster_works() -> None:
+    succeeds("""
+import ray
+for _ in range(2):
+    connect(cpus=1, env={})
+    assert ray.get(ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote()) == "token"
+    disconnect()
+""")
+
+
+def test_the_callers_handler_of_sigterm_stays() -> None:
+    succeeds("""
+import signal
+before = signal.getsignal(signal.SIGTERM)
+connect(cpus=1, env={})
+assert signal.getsignal(signal.SIGTERM) == before
+disconnect()
+""")
+
+
+def test_a_cluster_of_the_callers_own_is_used_and_left_running() -> None:
+    succeeds("""
+import ray
+ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+cluster = connect(env={})
+assert cluster.slots_for({"cpu": 1}) == 3
+disconnect()
+assert ray.is_initialized()
+ray.shutdown()
+""")
+
+
+LOCAL = """
+cluster = connect(cpus=2, env={})
+import ray
+def busy(): os.system("sleep 300")
+refs = [ray.remote(busy).options(num_cpus=1).remote() for _ in range(2)]
+def mark(): return os.environ["REGROW_CLUSTER"]
+print("REGROW_CLUSTER=" + ray.get(ray.remote(mark).options(num_cpus=0).remote()), flush=True)
+"""
+
+
+def wait_until_none_is_marked(mark: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while left := marked(mark):
+        names = [Path(f"/proc/{pid}/cmdline").read_bytes()[:60] for pid in left if Path(f"/proc/{pid}").exists()]
+        assert time.monotonic() < deadline, names
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_after_a_signal_to_the_driver_even_with_busy_workers(how: signal.Signals) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + LOCAL + "time.sleep(300)"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert driver.stdout is not None
+    with driver:
+        mark = driver.stdout.readline().strip()
+        assert mark.startswith("REGROW_CLUSTER=")
+        assert len(marked(mark)) >= 6
+        driver.send_signal(how)
+        driver.wait(timeout=15)
+    wait_until_none_is_marked(mark, 6)
+
+
+@pytest.mark.parametrize("end", ["disconnect()", "", "raise SystemExit(3)"])
+def test_nothing_is_left_after_the_drivers_end(end: str) -> None:
+    run = python(LOCAL + end)
+    mark = re.search(r"REGROW_CLUSTER=\w+", run.stdout)
+    assert mark is not None, run.stderr
+    wait_until_none_is_marked(mark.group(), 6)
+
+
+@pytest.fixture
+def not_ray() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:1", "Connection refused"),
+        ("ray://127.0.0.1:1", "Connection refused"),
+        ("somewhere", "must be host:port"),
+        ("no-such-host.invalid:6379", "Name or service|name resolution"),
+        ("{not_ray}", "nothing there speaks Ray within"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_named_with_what_to_do(
+    address: str, why: str, not_ray: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = address.format(not_ray=not_ray)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    started = time.monotonic()
+    with pytest.raises(UserError, match=f"RAY_ADDRESS '{address}'.*({why}).*correct or unset RAY_ADDRESS"):
+        connect(env={})
+    assert time.monotonic() - started < 15
+
+
+def test_a_cluster_given_by_address_is_joined_and_left_running() -> None:
+    succeeds(
+        LOCAL
+        + """
+import subprocess
+code = '''
+import os
+from regrow.infra.cluster import connect, disconnect
+cluster = connect(env={"FROM_GUEST": "yes"}, runtime_env={"env_vars": {"MORE": "too"}})
+assert not cluster.local
+assert cluster.slots_for({"cpu": 1}) == 2
+import ray
+seen = ray.get(ray.remote(lambda: os.environ["FROM_GUEST"] + os.environ["MORE"]).options(num_cpus=0).remote())
+assert seen == "yestoo", seen
+disconnect()
+'''
+guest = dict(os.environ, RAY_ADDRESS=cluster.address)
+subprocess.run([sys.executable, "-c", code], env=guest, check=True, timeout=60)
+guest["RAY_AUTH_TOKEN"] = "0" * 64
+wrong = subprocess.run([sys.executable, "-c", code], env=guest, capture_output=True, text=True, timeout=60)
+assert "UserError: No Ray cluster at RAY_ADDRESS" in wrong.stderr, wrong.stderr
+assert "InvalidAuthToken" in wrong.stderr, wrong.stderr
+assert ray.get(ray.remote(lambda: 1).options(num_cpus=0).remote()) == 1
+disconnect()
+"""
+    )

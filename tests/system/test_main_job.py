@@ -1,0 +1,151 @@
+"""The main job, end to end, as a user does it: run, look, interrupt, lose the driver, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+
+
+def check_whole(desk: Desk, name: str, trials: int) -> dict[str, Any]:
+    """What must hold of every finished experiment, however often it was cut."""
+    view = desk.show(name)
+    assert view["status"] == "finished"
+    assert [t["number"] for t in view["trials"]] == list(range(trials))
+    assert sum(view["counts"].values()) == trials
+    points = Counter((p["trial"], p["step"]) for p in desk.points(name))
+    assert set(points.values()) == {1}
+    for trial in view["trials"]:
+        assert sorted(step for number, step in points if number == trial["number"]) == list(range(1, trial["steps"] + 1))
+    assert "decisions recomputed, all as recorded" in desk.run("verify", name).stdout
+    return view
+
+
+def mlflow(desk: Desk, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(desk.folder / ".regrow" / ".services" / "mlflow.db")) as database:
+        return database.execute(query).fetchall()
+
+
+def prefect(desk: Desk, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(desk.folder / ".regrow" / ".services" / "prefect" / "prefect.db")) as database:
+        return database.execute(query).fetchall()
+
+
+def test_an_experiment_runs_and_every_part_agrees_on_what_happened(desk: Desk) -> None:
+    file = desk.write("main", trials=9, max_steps=9, schedule={"asha": {"grace_period": 1, "reduction_factor": 3}})
+    said = desk.run("run", file).stdout
+    assert "main finished: 9 of 9 trials" in said
+    view = check_whole(desk, "main", 9)
+    assert view["counts"]["stopped"] > 0
+    assert view["wasted_steps"] == 0
+    assert view["best"]["value"] == max(p["score"] for p in desk.points("main"))
+    assert (desk.folder / ".regrow" / "main" / view["best"]["checkpoint"]).is_file()
+
+    runs = mlflow(desk, "select name, status, run_uuid from runs where lifecycle_stage = 'active' order by name")
+    assert [(name, status) for name, status, _ in runs] == [("main", "FINISHED")] + [
+        (f"trial-{n:04d}", "FINISHED") for n in range(9)
+    ]
+    for trial, (_, _, run) in zip(view["trials"], runs[1:], strict=True):
+        steps = mlflow(desk, f"select step, value from metrics where run_uuid = '{run}' and key = 'score' order by step")
+        assert [s for s, _ in steps] == list(range(1, trial["steps"] + 1))
+        params = dict(mlflow(desk, f"select key, value from params where run_uuid = '{run}'"))
+        assert params == {"x": json.dumps(trial["config"]["x"]), "kind": trial["config"]["kind"]}
+
+    assert prefect(desk, "select name, state_type, run_count from flow_run") == [("main", "COMPLETED", 1)]
+    task_runs = prefect(desk, "select name, state_type from task_run order by name")
+    assert [name for name, _ in task_runs] == [f"trial-{n:04d}" for n in range(9)]
+    assert {state for _, state in task_runs} == {"COMPLETED"}
+    assert prefect(desk, "select count(*) from log where message = 'trial 0 attempt 1 step 1'") == [(1,)]
+    ((artifact,),) = prefect(desk, "select data from artifact where key = 'regrow-main'")
+    assert f"Best: trial {view['best']['trial']}" in artifact
+    assert await_no_process(desk.folder) == []
+
+
+def test_ctrl_c_leaves_checkpoints_and_resume_goes_on_at_the_next_step(desk: Desk) -> None:
+    file = desk.write("cut", seconds=0.3, max_steps=12, trials=3, checkpoint={"every_steps": 100})
+    process = desk.start("run", file)
+    desk.await_events("cut", "reported", 3, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert said.strip().endswith("regrow resume cut")
+    view = desk.show("cut")
+    assert view["status"] == "interrupted"
+    assert {a["outcome"] for t in view["trials"] for a in t["attempts"]} == {"paused"}
+    assert await_no_process(desk.folder) == []
+    assert {s for (s,) in mlflow(desk, "select status from runs")} == {"KILLED"}
+    before = {t["number"]: t["steps"] for t in view["trials"]}
+
+    desk.run("resume", "cut")
+    view = check_whole(desk, "cut", 3)
+    assert view["wasted_steps"] == 0
+    for number, steps in before.items():
+        assert view["trials"][number]["attempts"][1]["from_step"] == steps
+    assert prefect(desk, "select state_type, run_count from flow_run") == [("COMPLETED", 2)]
+
+
+@pytest.mark.timeout(900)
+def test_a_driver_killed_at_any_moment_loses_nothing(desk: Desk) -> None:
+    file = desk.write("spot", trials=20, seconds=0.15, max_steps=4, schedule={"asha": {"grace_period": 1, "reduction_factor": 2}})
+    moments = [("opened", 1), ("began", 1), ("reported", 3), ("saved", 6), ("decided", 9), ("ended", 5), ("proposed", 12)]
+    moments += [("dropped", 8), ("saved", 26), ("ended", 16)]
+    for cut, (kind, count) in enumerate(moments):
+        process = desk.start("run" if cut == 0 else "resume", *([file] if cut == 0 else ["spot"]))
+        desk.await_events("spot", kind, count, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+    desk.run("resume", "spot")
+    view = check_whole(desk, "spot", 20)
+    for trial in view["trials"]:
+        outcomes = [a["outcome"] for a in trial["attempts"]]
+        assert trial["state"] in ("done", "stopped")
+        # One that was lost after it was decided to stop is stopped; nothing that had ended was run again.
+        assert outcomes[-1] == trial["state"] or (outcomes[-1], trial["state"]) == ("lost", "stopped")
+        assert set(outcomes[:-1]) <= {"lost"}
+    assert {s for (s,) in mlflow(desk, "select status from runs where lifecycle_stage = 'active'")} == {"FINISHED"}
+    doubled = "select count(*) from metrics join runs using (run_uuid) where lifecycle_stage = 'active' group by run_uuid, key, step having count(*) > 1"
+    assert mlflow(desk, doubled) == []
+    assert prefect(desk, "select count(*) from flow_run where state_type = 'COMPLETED'") == [(1,)]
+    assert await_no_process(desk.folder, 90.0) == []
+
+
+def test_the_total_may_be_raised_and_finished_trials_are_left_alone(desk: Desk) -> None:
+    file = desk.write("more", trials=2, seconds=0.01)
+    desk.run("run", file)
+    before = desk.points("more")
+    assert "finished already" in desk.run("resume", "more").stdout
+    desk.run("resume", "more", "--trials", 5)
+    check_whole(desk, "more", 5)
+    assert [p for p in desk.points("more") if p["trial"] < 2] == before
+
+
+def test_stop_ends_a_running_experiment_from_another_terminal(desk: Desk) -> None:
+    file = desk.write("halt", seconds=0.3, max_steps=100)
+    process = desk.start("run", file)
+    desk.await_events("halt", "reported", 2, process)
+    assert desk.show("halt")["status"] == "running"
+    assert "is running already" in desk.run("resume", "halt", expect=2).stderr
+    assert "halt is stopped" in desk.run("stop", "halt").stdout
+    process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert desk.show("halt")["status"] == "stopped"
+
+
+def test_the_python_example_runs(desk: Desk) -> None:
+    import subprocess
+    import sys
+
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
+    (desk.folder / "ten.py").write_text(readme.split("```python\n")[1].split("```")[0])
+    done = subprocess.run([sys.executable, "ten.py"], cwd=desk.folder, env=desk.environment, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

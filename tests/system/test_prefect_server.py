@@ -1,0 +1,284 @@
+"""The embedded Prefect server: shared by a folder's users, quick to start, and gone with the last of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.prefect_server import begin, prefect_server
+from regrow.tasks.errors import RegrowError, UserError
+
+USER = """
+import sys
+from pathlib import Path
+from regrow.infra.prefect_server import prefect_server
+with prefect_server(Path(sys.argv[1])) as server:
+    print(server.api_url, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_server_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "no-profiles.toml"))
+    monkeypatch.chdir(tmp_path)
+
+
+@contextmanager
+def user(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Another process that uses the server of `home`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", USER, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def server_pid(home: Path) -> int:
+    return int(json.loads((home / "server.json").read_text())["pid"])
+
+
+def answers(api_url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{api_url}/health", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]:
+        assert time.monotonic() < deadline, f"process {pid} is still there after {seconds} s"
+        time.sleep(0.02)
+
+
+def schema(database: Path) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute("select type, name, tbl_name, sql from sqlite_master order by 1, 2").fetchall()
+        return [*rows, *connection.execute("select * from alembic_version").fetchall()]
+
+
+def test_an_embedded_server_answers_on_loopback_and_is_gone_after_use(tmp_path: Path) -> None:
+    with prefect_server(tmp_path / "home") as server:
+        assert server.embedded
+        assert server.api_url.startswith("http://127.0.0.1:")
+        assert answers(server.api_url)
+        with urllib.request.urlopen(server.ui_url, timeout=5) as page:
+            assert b"<title>Prefect" in page.read()
+        pid = server_pid(tmp_path / "home")
+        started = time.monotonic()
+    assert time.monotonic() - started < 2.0
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_was_recorded_is_there_again_on_the_same_port(tmp_path: Path) -> None:
+    body = json.dumps({"name": "kept"}).encode()
+    headers = {"content-type": "application/json"}
+    with prefect_server(tmp_path) as first:
+        request = urllib.request.Request(f"{first.api_url}/flows/", data=body, headers=headers)
+        urllib.request.urlopen(request, timeout=5).close()
+    with (
+        prefect_server(tmp_path) as second,
+        urllib.request.urlopen(f"{second.api_url}/flows/name/kept", timeout=5),
+    ):
+        assert second.api_url == first.api_url
+
+
+def test_a_database_made_from_the_template_equals_a_migrated_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    homes = [tmp_path / "migrated", tmp_path / "copied"]
+    for home in homes:
+        with prefect_server(home):
+            pass
+        assert list((tmp_path / "cache" / "regrow").glob("prefect-*.db"))
+    migrated, copied = (schema(home / "prefect.db") for home in homes)
+    assert len(migrated) > 50
+    assert migrated == copied
+
+
+def test_a_torn_template_and_an_unwritable_cache_only_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache" / "regrow"
+    cache.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    from importlib.metadata import version
+
+    (cache / f"prefect-{version('prefect')}.db").write_bytes(b"SQLite format 3\0" + b"\1" * 5000)
+    with prefect_server(tmp_path / "torn") as server:
+        assert answers(server.api_url)
+    (tmp_path / "file").write_text("a file can't be a folder, not even for root")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with prefect_server(tmp_path / "unwritable") as server:
+        assert answers(server.api_url)
+
+
+def test_processes_of_one_folder_share_a_server_that_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+    with user(tmp_path) as (starter, first_url):
+        with prefect_server(tmp_path) as server:
+            assert server.api_url == first_url
+            starter.send_signal(signal.SIGKILL)
+            starter.wait()
+            assert answers(server.api_url)
+            pid = server_pid(tmp_path)
+        wait_until_gone(pid, 2.0)
+
+
+def test_leaving_does_not_wait_for_or_end_a_server_that_others_use(tmp_path: Path) -> None:
+    with user(tmp_path) as (_, url):
+        with prefect_server(tmp_path):
+            started = time.monotonic()
+        assert time.monotonic() - started < 1.0
+        assert answers(url)
+        pid = server_pid(tmp_path)
+    wait_until_gone(pid)
+
+
+def test_many_processes_that_start_at_once_share_one_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", USER, str(tmp_path)]
+    users = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    urls = {process.stdout.readline().strip() for process in users if process.stdout}
+    pid = server_pid(tmp_path)
+    for process in users:
+        process.communicate("\n", timeout=20)
+    assert len(urls) == 1
+    assert all(process.returncode == 0 for process in users)
+    wait_until_gone(pid)
+
+
+def test_nothing_stays_behind_after_the_driver_was_killed(tmp_path: Path) -> None:
+    with user(tmp_path) as (process, _):
+        pid = server_pid(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        wait_until_gone(pid)
+
+
+def test_nothing_stays_behind_after_the_driver_was_killed_while_the_server_started(tmp_path: Path) -> None:
+    code = "import os, sys; from pathlib import Path; from regrow.infra.prefect_server import begin\n"
+    code += "begin(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
+    wait_until_gone(server_pid(tmp_path))
+
+
+def test_a_record_of_a_dead_server_whose_port_another_took_is_not_believed(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        record = {"pid": os.getpid(), "port": port, "api_url": f"http://127.0.0.1:{port}/api"}
+        (tmp_path / "server.json").write_text(json.dumps(record))
+        with prefect_server(tmp_path) as server:
+            assert f":{port}/" not in server.api_url
+            assert answers(server.api_url)
+
+
+def test_a_killed_server_is_replaced_on_its_port(tmp_path: Path) -> None:
+    with prefect_server(tmp_path) as first:
+        os.kill(server_pid(tmp_path), signal.SIGKILL)
+        with user(tmp_path) as (_, url):
+            assert url == first.api_url
+            assert answers(first.api_url)
+
+
+def test_the_caller_may_do_other_things_while_the_server_starts(tmp_path: Path) -> None:
+    started = time.monotonic()
+    handle = begin(tmp_path)
+    try:
+        assert time.monotonic() - started < 1.0
+        assert answers(handle.wait().api_url)
+    finally:
+        handle.close()
+
+
+def test_a_server_that_fails_to_start_says_why_at_once(tmp_path: Path) -> None:
+    (tmp_path / "prefect.db").mkdir()
+    with pytest.raises(RegrowError, match=r"server\.log"), prefect_server(tmp_path):
+        pass
+
+
+def test_a_given_port_is_used_and_a_taken_one_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"Port {port} .*in use.*choose another"):
+            begin(tmp_path, port=port)
+    with prefect_server(tmp_path, port=port) as server:
+        assert f":{port}/" in server.api_url
+        with pytest.raises(UserError, match=f"already runs on port {port}, not {port + 1}"):
+            begin(tmp_path, port=port + 1)
+
+
+def test_the_servers_processes_do_not_phone_home(tmp_path: Path) -> None:
+    with prefect_server(tmp_path) as server:
+        environment = Path(f"/proc/{server_pid(tmp_path)}/environ").read_text().split("\0")
+        assert {"DO_NOT_TRACK=1", "PREFECT_SERVER_ANALYTICS_ENABLED=false"} <= set(environment)
+        assert server.environment()["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A server of the user's."""
+
+    code = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.code if self.path == "/api/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def users_server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("how", ["environment", "profile"])
+def test_the_users_own_server_is_adopted(
+    how: str, users_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "from pathlib import Path; from regrow.infra.prefect_server import prefect_server\n"
+    code += "with prefect_server(Path('home')) as s: print(s.api_url, s.embedded)"
+    url = f"{users_server}/api"
+    if how == "environment":
+        monkeypatch.setenv("PREFECT_API_URL", url)
+    else:
+        profiles = tmp_path / "profiles.toml"
+        profiles.write_text(f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{url}"\n')
+        monkeypatch.setenv("PREFECT_PROFILES_PATH", str(profiles))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.split() == [url, "False"]
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [("http://127.0.0.1:1/api", "refused"), ("nonsense", "unknown url"), ("{server}", r"404.*end in /api\?")],
+)
+def test_a_configured_server_that_does_not_answer_is_named_with_what_to_do(
+    url: str, why: str, users_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = url.format(server=users_server)
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    with (
+        pytest.raises(UserError, match=f"PREFECT_API_URL is '{url}'.*{why}.*unset"),
+        prefect_server(tmp_path),
+    ):
+        pass

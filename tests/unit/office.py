@@ -1,0 +1,136 @@
+"""A real coordinator over a store in memory, without Ray: its event loop runs in a thread. No test lives here."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from regrow.infra.coordinator import Coordinator, Instructions, Opening
+from regrow.infra.places import read_events
+from regrow.infra.stores.memory import MemoryStore
+from regrow.search.events import AnyEvent
+from regrow.search.history import History
+from regrow.search.spec import Spec
+from regrow.search.verify import verify
+from regrow.tasks.messages import Assignment, Job, Order, Progress
+from tests.unit.simulated import SPEC
+
+T = TypeVar("T")
+
+
+class GatedStore(MemoryStore):
+    """A store whose writes to the log wait while the gate is shut, and fail with `error` if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reached = threading.Event()
+        self.error: Exception | None = None
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        if key.startswith("log/"):
+            self.reached.set()
+            assert self.gate.wait(20)
+            if self.error is not None:
+                raise self.error
+        super().create(key, data)
+
+
+class Office:
+    """The Desk of a coordinator that may be restarted. `told` has every message, in order."""
+
+    def __init__(self, *, slots: int = 1, driver: str = "driver-1", store: MemoryStore | None = None, **spec: Any) -> None:
+        self.store = store or GatedStore()
+        self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
+        self.slots = slots
+        self.told: list[Progress] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.open(driver)
+
+    def open(self, driver: str) -> None:
+        """A coordinator comes up, of a new driver or once more of the same."""
+
+        async def make() -> Coordinator:
+            return Coordinator(self.store, self._opening(), driver)
+
+        self.coordinator = self.wait(make())
+
+    def close(self) -> None:
+        """Ends the thread."""
+
+        async def cancel() -> None:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+        self.wait(cancel())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def wait(self, what: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine of the coordinator's."""
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(20)
+
+    def tell(self, progress: Progress) -> Order:
+        """See Desk."""
+        self.told.append(progress)
+        return self.wait(self.coordinator.tell(progress))
+
+    def instructions(self) -> Instructions:
+        """What the driver is to do now."""
+        return self.wait(self.coordinator.instructions(0.0))
+
+    def submitted(self) -> Assignment:
+        """The one attempt that the driver is to submit."""
+        (assignment,) = self.instructions().submit
+        return assignment
+
+    def lost(self, trial: int, attempt: int, task_run: str = "run-0") -> None:
+        """The driver found the task run gone."""
+        self.wait(self.coordinator.lost(task_run, trial, attempt, "preempted", "the node was lost"))
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.wait(self.coordinator.close("interrupted", "by the user"))
+
+    @property
+    def events(self) -> list[AnyEvent]:
+        """What is durable."""
+        return read_events(self.store)
+
+    @property
+    def history(self) -> History:
+        """What the durable log folds to, after verifying it."""
+        checked = verify(self.events)
+        assert checked.difference is None, checked.difference
+        return checked.history
+
+    @property
+    def job(self) -> Job:
+        """What the driver sends to every worker."""
+        spec = self.spec
+        return Job(
+            experiment=spec.name,
+            trainable=spec.trainable,
+            objective=spec.objective.name,
+            max_steps=spec.max_steps,
+            every_steps=spec.checkpoint.every_steps,
+            every_seconds=spec.checkpoint.every_seconds,
+        )
+
+    def _opening(self) -> Opening:
+        return Opening(
+            id="00000000-0000-0000-0000-000000000001",
+            spec=self.spec.to_json(),
+            slots=self.slots,
+            trials=None,
+            flow_run=None,
+            code=None,
+            versions={},
+        )

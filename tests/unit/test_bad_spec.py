@@ -1,0 +1,396 @@
+"""What is refused before anything is started: input -> the exact line that says what was wrong, where, and what to do.
+
+All go through the command line as a user runs it, within this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # its stubs are a package apart
+
+from regrow import Experiment, SpecError
+from regrow.cli import main
+
+SPEC: dict[str, Any] = {
+    "name": "x",
+    "trainable": "work.py:train",
+    "metric": "acc",
+    "mode": "max",
+    "space": {"lr": {"uniform": [0, 1]}},
+    "trials": 3,
+}
+TEXT = """name: x
+trainable: work.py:train
+metric: acc
+mode: max
+trials: 3
+space: {lr: {uniform: [0, 1]}}
+"""
+WORK = """
+class Half:
+    def setup(self, config): pass
+
+number = 3
+
+def train(trial): pass
+"""
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs `regrow ...` in a folder with a trainable; returns the one line that it says, without `regrow: `."""
+    for name in [n for n in os.environ if n.startswith(("REGROW_", "PREFECT_", "MLFLOW_", "RAY_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    Path("work.py").write_text(WORK)
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["regrow", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert ended.value.code == 2, said
+        assert said.out == ""
+        (line,) = said.err.splitlines()
+        assert line.startswith("regrow: ")
+        assert not Path(".regrow").exists(), "something was written"
+        return line.removeprefix("regrow: ").replace(str(tmp_path), "HERE")
+
+    return run
+
+
+def spec(**changes: Any) -> str:
+    """The specification with changes; a value of ... leaves the key out. JSON is YAML."""
+    return json.dumps({k: v for k, v in {**SPEC, **changes}.items() if v is not ...})
+
+
+# ---- keys and values ---------------------------------------------------------------------------------------------------
+
+KNOWN = (
+    "name, trainable, metric, mode, space, search, schedule, trials, max_steps, concurrency, resources, retries, checkpoint, "
+    "stop, seed, state, env, working_dir"
+)
+NAME = "is no name; write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
+FUNCTION = "names no function or class; write file.py:function or package.module:Class"
+METRIC = "write a name, or a list of {name: ..., mode: ...}"
+CHOSEN = "write NAME or {NAME: {option: value}}"
+WHOLE = "is not a whole number; write a whole number"
+SECRET = "looks like a secret, which would be stored; write `{}: null`, which forwards it from your environment"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        # unknown keys, at the top and below
+        ({"trails": 3}, "trails: 3: unknown key; did you mean 'trials'?"),
+        ({"max-steps": 3}, "max-steps: 3: unknown key; did you mean 'max_steps'?"),
+        ({"trails": 3, "trials": ...}, "trails: 3: unknown key; did you mean 'trials'?"),
+        ({"metrc": "a", "metric": ...}, "metrc: \"a\": unknown key; did you mean 'metric'?"),
+        ({"zzz": 1}, f"zzz: 1: unknown key; known: {KNOWN}"),
+        ({"api_key": "abc"}, f'api_key: "***": unknown key; known: {KNOWN}'),
+        ({"a\nb": 1}, f'"a\\nb": 1: unknown key; known: {KNOWN}'),
+        ({"resources": {"gpus": 1}}, "resources.gpus: 1: unknown key; did you mean 'gpu'?"),
+        ({"retries": {"eror": 1}}, "retries.eror: 1: unknown key; did you mean 'error'?"),
+        ({"checkpoint": {"every_step": 1}}, "checkpoint.every_step: 1: unknown key; did you mean 'every_steps'?"),
+        ({"stop": {"hour": 1}}, "stop.hour: 1: unknown key; did you mean 'hours'?"),
+        ({"metric": [{"name": "a", "mod": "max"}], "mode": ...}, "metric.0.mod: \"max\": unknown key; did you mean 'mode'?"),
+        # missing
+        ({"name": ...}, "name: is missing; add `name:` to the specification"),
+        ({"trainable": ...}, "trainable: is missing; add `trainable:` to the specification"),
+        ({"metric": ...}, "metric: is missing; add `metric:` to the specification"),
+        ({"mode": ...}, "mode: is missing; write mode: max or mode: min"),
+        ({"space": ...}, "space: is missing; add `space:` to the specification"),
+        ({"trials": ...}, "trials: is missing; write the total number of trials"),
+        ({"metric": [{"name": "a"}], "mode": ...}, "metric.0.mode: is missing; add `mode:` to the specification"),
+        # name
+        ({"name": 1}, "name: 1: is not text; put quotes around it"),
+        ({"name": None}, "name: null: is empty; give it a value, or leave the key out"),
+        ({"name": ["a"]}, 'name: ["a"]: is not text; write text'),
+        ({"name": "a/b"}, f'name: "a/b": {NAME}'),
+        ({"name": ".."}, f'name: "..": {NAME}'),
+        ({"name": "../a"}, f'name: "../a": {NAME}'),
+        ({"name": ""}, f'name: "": {NAME}'),
+        ({"name": "a" * 64}, f'name: "{"a" * 64}": {NAME}'),
+        # trainable
+        ({"trainable": 1}, "trainable: 1: is not text; put quotes around it"),
+        ({"trainable": "train"}, f'trainable: "train": {FUNCTION}'),
+        ({"trainable": "work.py:"}, f'trainable: "work.py:": {FUNCTION}'),
+        ({"trainable": ":train"}, f'trainable: ":train": {FUNCTION}'),
+        ({"trainable": "work.py:a-b"}, f'trainable: "work.py:a-b": {FUNCTION}'),
+        ({"trainable": "pickled"}, 'trainable: "pickled": is for experiments from Python; write file.py:function'),
+        (
+            {"trainable": "wrk.py:train"},
+            'trainable: "wrk.py:train": there is no file HERE/wrk.py; write it relative to the specification\'s folder',
+        ),
+        ({"trainable": "work.py:trian"}, "trainable: \"work.py:trian\": work.py has no 'trian'; did you mean 'train'?"),
+        ({"trainable": "work.py:fit"}, "trainable: \"work.py:fit\": work.py has no 'fit'; known: Half, train"),
+        (
+            {"trainable": "nosuch.module:train"},
+            (
+                "trainable: \"nosuch.module:train\": there is no module 'nosuch.module' on the import path "
+                "(working_dir: HERE); install it, or write file.py:function"
+            ),
+        ),
+        (
+            {"working_dir": "nope"},
+            'working_dir: "nope": there is no folder HERE/nope; write it relative to the specification\'s folder',
+        ),
+        # metric, mode
+        ({"metric": 1}, "metric: 1: is not text; put quotes around it"),
+        ({"metric": ""}, 'metric: "": is empty; write a name'),
+        ({"metric": []}, "metric: []: is empty; name at least one metric"),
+        ({"metric": ["a"]}, 'metric.0: "a": is not a map; its keys are: name, mode'),
+        ({"metric": {"name": "a"}}, f'metric: {{"name": "a"}}: is not text; {METRIC}'),
+        ({"metric": [{"name": "a", "mode": "max"}]}, 'mode: "max": belongs to each metric here; give each its mode'),
+        ({"mode": "maximum"}, "mode: \"maximum\": is not 'min' or 'max'; did you mean 'max'?"),
+        ({"mode": 1}, "mode: 1: is not 'min' or 'max'; known: min, max"),
+        # numbers
+        ({"trials": "3"}, 'trials: "3": is text, not a number; write 3, without quotes'),
+        ({"trials": "1e2"}, 'trials: "1e2": is text, not a number; write 100, without quotes'),
+        ({"trials": 0}, "trials: 0: is below 1; write 1 or more"),
+        ({"trials": 1.5}, f"trials: 1.5: {WHOLE}"),
+        ({"trials": 3.0}, "trials: 3.0: is not a whole number; write 3"),
+        ({"trials": True}, f"trials: true: {WHOLE}"),
+        ({"trials": [1]}, f"trials: [1]: {WHOLE}"),
+        ({"max_steps": 0}, "max_steps: 0: is below 1; write 1 or more"),
+        ({"max_steps": "a"}, f'max_steps: "a": {WHOLE}'),
+        ({"concurrency": 0}, "concurrency: 0: is below 1; write 1 or more"),
+        ({"concurrency": {}}, f"concurrency: {{}}: {WHOLE}"),
+        ({"seed": -1}, "seed: -1: is below 0; write 0 or more"),
+        ({"seed": 0.5}, f"seed: 0.5: {WHOLE}"),
+        ({"state": 1}, "state: 1: is not text; put quotes around it"),
+        ({"state": "s3://a/b"}, "s3://a/b: S3 is not supported yet; give a local folder"),
+        ({"working_dir": 1}, "working_dir: 1: is not text; put quotes around it"),
+        # resources
+        ({"resources": 1}, "resources: 1: is not a map; its keys are: cpu, gpu, memory, custom"),
+        ({"resources": {"cpu": "1"}}, 'resources.cpu: "1": is text, not a number; write 1, without quotes'),
+        ({"resources": {"cpu": -1}}, "resources.cpu: -1: is below 0; write 0 or more"),
+        ({"resources": {"gpu": True}}, "resources.gpu: true: is not a number; write a number"),
+        (
+            {"resources": {"memory": "lots"}},
+            'resources.memory: "lots": is not a whole number; write a number of bytes, or text such as "2GiB"',
+        ),
+        ({"resources": {"custom": 1}}, "resources.custom: 1: is not a map; write {key: value}"),
+        ({"resources": {"custom": {"a": 0}}}, "resources.custom.a: 0: is not above 0; write a number above 0"),
+        ({"resources": {"custom": {"GPU": 1}}}, "resources.custom.GPU: 1.0: is no custom resource; write resources: {gpu: ...}"),
+        (
+            {"resources": {"cpu": 0}},
+            "resources.cpu: 0.0: a trial that needs nothing fits any number of times; give cpu, or concurrency",
+        ),
+        # retries, checkpoint, stop
+        ({"retries": 1}, "retries: 1: is not a map; its keys are: preempted, infrastructure, error"),
+        ({"retries": {"error": "some"}}, 'retries.error: "some": is not a whole number; write a whole number, or unlimited'),
+        ({"retries": {"error": -1}}, "retries.error: -1: is below 0; write 0 or more"),
+        ({"checkpoint": {"every_steps": 0}}, "checkpoint.every_steps: 0: is below 1; write 1 or more"),
+        ({"checkpoint": {"every_seconds": 0}}, "checkpoint.every_seconds: 0: is not above 0; write a number above 0"),
+        (
+            {"checkpoint": {"every_steps": 1, "every_seconds": 1}},
+            "checkpoint.every_seconds: 1.0: excludes every_steps; give one of them",
+        ),
+        ({"checkpoint": {"keep_last": "two"}}, f'checkpoint.keep_last: "two": {WHOLE}'),
+        ({"stop": {"target": "0.9"}}, 'stop.target: "0.9": is text, not a number; write 0.9, without quotes'),
+        ({"stop": {"hours": "1e-3"}}, 'stop.hours: "1e-3": is text, not a number; write 1.0e-3, without quotes'),
+        ({"stop": {"hours": 0}}, "stop.hours: 0: is not above 0; write a number above 0"),
+        ({"stop": 1}, "stop: 1: is not a map; its keys are: target, hours"),
+        # environment: no value is ever shown
+        ({"env": ["A=hunter2"]}, 'env: "***": is not a map; write NAME: value, one a line'),
+        ({"env": {"A": 1}}, 'env.A: "***": is not text; put quotes around it'),
+        ({"env": {"A=B": "1"}}, "env.A=B: \"***\": is no name of a variable; write letters, digits and '_'"),
+        ({"env": {"HF_TOKEN": "hunter2"}}, f'env.HF_TOKEN: "***": {SECRET.format("HF_TOKEN")}'),
+        ({"env": {"DB": "postgresql://me:hunter2@db/x"}}, f'env.DB: "***": {SECRET.format("DB")}'),
+        ({"env": {"NOT_SET": None}}, "env.NOT_SET: null: is not set here; export NOT_SET, or give it a value"),
+        # search and schedule
+        ({"search": "tpee"}, "search: \"tpee\": is not known; did you mean 'tpe'?"),
+        ({"search": 1}, f"search: 1: is not text; {CHOSEN}"),
+        ({"search": {"tpe": {}, "random": {}}}, f'search: {{"tpe": {{}}, "random": {{}}}}: is not a name; {CHOSEN}'),
+        ({"search": {"tpe": 1}}, f"search.tpe: 1: is not a map; {CHOSEN}"),
+        (
+            {"search": {"tpe": {"multivariat": True}}},
+            "search.tpe.multivariat: true: unknown option; did you mean 'multivariate'?",
+        ),
+        (
+            {"search": {"tpe": {"n_startup_trials": "5"}}},
+            'search.tpe.n_startup_trials: "5": is not a whole number; the default is 10',
+        ),
+        ({"search": {"tpe": {"group": 1}}}, "search.tpe.group: 1: is not true or false; the default is false"),
+        ({"search": {"random": {"a": 1}}}, "search.random.a: 1: unknown option; it has no options"),
+        ({"schedule": "hyperband"}, 'schedule: "hyperband": is not known; known: fifo, asha'),
+        ({"schedule": "asha"}, "max_steps: is missing, asha needs it; write max_steps: 27"),
+        (
+            {"schedule": {"asha": {"grace_perod": 1}}, "max_steps": 9},
+            "schedule.asha.grace_perod: 1: unknown option; did you mean 'grace_period'?",
+        ),
+        (
+            {"schedule": {"asha": {"reduction_factor": 1}}, "max_steps": 9},
+            "schedule.asha.reduction_factor: 1: is below 2; 3 is usual",
+        ),
+        (
+            {"schedule": {"asha": {"grace_period": 10}}, "max_steps": 9},
+            "schedule.asha.grace_period: 10: is not between 1 and max_steps (9); it is the number of steps that every trial gets",
+        ),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_to_write(changes: dict[str, Any], line: str, refused: Refused) -> None:
+    Path("s.yaml").write_text(spec(**changes))
+    place = "" if "S3" in line else "s.yaml: "
+    assert refused("run", "s.yaml") == place + line
+
+
+@pytest.mark.parametrize(
+    ("space", "line"),
+    [
+        (1, "space: 1: is not a map of parameters; write name: domain, one a line"),
+        ({"lr": {"uniform": [1, 0]}}, "space.lr.uniform: [1, 0]: bounds are reversed; write [low, high]"),
+        ({"m": {"lr": {"uniform": [1, 0]}}}, "space.m.lr.uniform: [1, 0]: bounds are reversed; write [low, high]"),
+        (
+            {"lr": {"loguniform": [0, 1]}},
+            "space.lr.loguniform: [0, 1]: a logarithm needs bounds above 0; raise low, or drop the log",
+        ),
+        ({"lr": {"logint": [-1, 1]}}, "space.lr.logint: [-1, 1]: a logarithm needs bounds above 0; raise low, or drop the log"),
+        ({"lr": {"choice": []}}, "space.lr.choice: []: there is nothing to choose from; give at least one value"),
+        ({"lr": {"unifrom": [0, 1]}}, "space.lr.unifrom: [0, 1]: unknown domain 'unifrom'; did you mean 'uniform'?"),
+        (
+            {"lr": {"uniform": {"low": 0, "high": 1}}},
+            'space.lr.uniform: {"low": 0, "high": 1}: is a map, not a list; write {uniform: [low, high]}',
+        ),
+        (
+            {"lr": {"uniform": ["1e-3", 1]}},
+            'space.lr.uniform: ["1e-3", 1]: "1e-3" is text, not a number: YAML 1.1 reads 1e-3 so; write 1.0e-3',
+        ),
+        (
+            {"lr": {"int": [1, 2.5]}},
+            "space.lr.int: [1, 2.5]: 2.5 is not a whole number; use uniform or quniform for real numbers",
+        ),
+        ({"lr": {"uniform": [0, 1], "wen": {}}}, "space.lr.wen: {}: unknown option of uniform; did you mean 'when'?"),
+    ],
+)
+def test_a_wrong_search_space_is_named_by_its_parameter(space: Any, line: str, refused: Refused) -> None:
+    Path("s.yaml").write_text(spec(space=space))
+    assert refused("run", "s.yaml") == f"s.yaml: {line}"
+
+
+def test_a_grid_has_only_so_many_trials(refused: Refused) -> None:
+    Path("s.yaml").write_text(spec(search="grid", space={"a": {"grid": [1, 2]}}, trials=2))
+    assert refused("run", "s.yaml", "--trials", 3) == "s.yaml: trials: 3: the grid has only 2 cells; write 2"
+
+
+def test_another_name_on_the_command_line_is_checked_as_well(refused: Refused) -> None:
+    Path("s.yaml").write_text(spec())
+    assert refused("run", "s.yaml", "--name", "a/b") == f's.yaml: name: "a/b": {NAME}'
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "MONKEY", "KEYBOARD_LAYOUT"])
+def test_a_harmless_variable_is_not_taken_for_a_secret(name: str) -> None:
+    Experiment(lambda trial: None, space={}, metric="a", mode="max", trials=1, env={name: "1"})
+
+
+# ---- the file ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "s.yaml: is empty, not a map of keys; see `regrow schema`"),
+        ("- a\n", "s.yaml: holds a list, not a map of keys; see `regrow schema`"),
+        ("hello", "s.yaml: holds a single value, not a map of keys; see `regrow schema`"),
+        (TEXT + "trials: 4\n", "s.yaml:7: not valid YAML: the key 'trials' is given twice"),
+        ("space:\n  a: 1\n  a: 2\n", "s.yaml:3: not valid YAML: the key 'a' is given twice"),
+        (TEXT + "\tseed: 1\n", "s.yaml:7: not valid YAML: there is a tab; indent with spaces"),
+        (TEXT.replace("[0, 1]", "[0, 1"), "s.yaml:6: not valid YAML: expected ',' or ']', but got '}'"),
+        (TEXT + "seed: 1: 2\n", "s.yaml:7: not valid YAML: mapping values are not allowed here"),
+        (TEXT + "---\na: 1\n", "s.yaml:7: not valid YAML: but found another document"),
+        (TEXT + "seed: *nope\n", "s.yaml:7: not valid YAML: found undefined alias 'nope'"),
+        (TEXT + "? [a]\n: 1\n", "s.yaml:7: not valid YAML: a list or map cannot be a key"),
+        (TEXT + "1: 2\n", "s.yaml: 1: 1: is not a key; put quotes around it"),
+        (TEXT + "name2: 2024-13-45\n", "s.yaml: not valid YAML: month must be in 1..12; put quotes around what is text"),
+        ("a: " + "[" * 5000, "s.yaml: is nested too deeply; see `regrow schema` for its form"),
+        (TEXT.replace("max", "on"), "s.yaml: mode: true: is not 'min' or 'max'; known: min, max"),
+        (TEXT.replace("trials: 3", "trials: 1e1"), 's.yaml: trials: "1e1": is text, not a number; write 10, without quotes'),
+        (b"\x80", "s.yaml: is not text in UTF-8 (byte 1); save it as UTF-8"),
+        (b"a: \0", "s.yaml: not valid YAML: special characters are not allowed"),
+    ],
+)
+def test_what_is_no_specification_is_named_by_its_line(text: str | bytes, line: str, refused: Refused) -> None:
+    Path("s.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert refused("run", "s.yaml") == line
+
+
+@pytest.mark.parametrize("tag", ["python/object/apply:os.mkdir", "python/object/new:os.mkdir", "python/name:os.mkdir"])
+def test_nothing_in_a_file_is_ever_executed(tag: str, refused: Refused) -> None:
+    Path("s.yaml").write_text(TEXT + f"seed: !!{tag} [pwned]\n")
+    assert refused("run", "s.yaml") == f"s.yaml:7: not valid YAML: the tag !!{tag} is not taken; write plain values"
+    assert not Path("pwned").exists()
+
+
+def test_merge_keys_are_taken(refused: Refused) -> None:
+    Path("s.yaml").write_text(TEXT + "resources: &r {cpu: 1}\nretries: {<<: *r, error: 1}\n")
+    assert refused("run", "s.yaml").startswith("s.yaml: retries.cpu: 1: unknown key; ")
+
+
+def test_a_file_that_is_not_there_or_is_a_folder_is_named(refused: Refused) -> None:
+    advice = "give the path of the experiment's YAML file"
+    assert refused("run", "s.yaml") == f"s.yaml: there is no such file; {advice}"
+    Path("s.yaml").mkdir()
+    assert refused("run", "s.yaml") == f"s.yaml: is a folder; {advice}"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything; as another user: tests/system/test_bad_input.py")
+def test_a_file_that_may_not_be_read_is_named(refused: Refused) -> None:
+    Path("s.yaml").write_text(TEXT)
+    Path("s.yaml").chmod(0)
+    assert refused("run", "s.yaml") == "s.yaml: cannot be read: Permission denied; check its permissions"
+
+
+# ---- the surroundings --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["show", "trials", "best", "verify", "stop", "resume", "ui"])
+@pytest.mark.parametrize("name", ["nope", "../nope", ""])
+def test_an_experiment_that_is_not_there_is_told_by_every_command(command: str, name: str, refused: Refused) -> None:
+    assert refused(command, name) == (
+        f"there is no experiment {name!r} in HERE/.regrow (there: none); "
+        "start one with `regrow run FILE`, or name another state root with --state"
+    )
+
+
+def test_a_state_root_that_is_a_file_is_told(refused: Refused) -> None:
+    Path("s.yaml").write_text(TEXT)
+    Path("full").touch()
+    advice = "choose another with --state or REGROW_STATE"
+    assert refused("run", "s.yaml", "--state", "full") == f"the state root HERE/full is not a folder; {advice}"
+    assert refused("ls", "--state", "full/x") == f"the state root HERE/full/x cannot be used (Not a directory); {advice}"
+
+
+# ---- from Python, and for editors --------------------------------------------------------------------------------------
+
+
+def test_python_says_the_same() -> None:
+    with pytest.raises(SpecError) as caught:
+        Experiment(lambda trial: None, space={"lr": {"uniform": [1, 0]}}, metric="a", mode="max", trials=1)
+    assert str(caught.value) == "space.lr.uniform: [1, 0]: bounds are reversed; write [low, high]"
+
+
+def test_the_published_schema_takes_the_examples_and_refuses_a_typo(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["regrow", "schema"])
+    with pytest.raises(SystemExit):
+        main()
+    schema = json.loads(capsys.readouterr().out)
+    Draft202012Validator.check_schema(schema)
+    check = Draft202012Validator(schema)
+    examples = sorted(Path(__file__).parents[2].glob("examples/*.yaml"))
+    assert examples
+    for example in examples:
+        check.validate(yaml.safe_load(example.read_text()))
+    assert not check.is_valid({**SPEC, "trails": 3})
+    assert not check.is_valid({**SPEC, "trials": "3"})

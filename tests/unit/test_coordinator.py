@@ -1,0 +1,363 @@
+"""The coordinator and its ledger: nothing is acted on before it is durable, and nothing that was owed is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from regrow.infra import ledger as ledgers
+from regrow.infra.ledger import Ledger
+from regrow.infra.log import Superseded
+from regrow.infra.places import read_events
+from regrow.infra.stores.memory import MemoryStore
+from regrow.search.events import Closing, Created, Ended, Opened, Row, Saved, Started
+from regrow.search.lifecycle import TrialState
+from regrow.tasks.errors import UserError
+from regrow.tasks.messages import Arrival, Progress
+from regrow.tasks.ports import Unavailable
+from tests.unit.office import GatedStore, Office
+from tests.unit.simulated import created, opened
+
+Make = Callable[..., Office]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    offices: list[Office] = []
+
+    def made(**changes: Any) -> Office:
+        offices.append(Office(**{"schedule": "fifo", "trials": 4, **changes}))
+        return offices[-1]
+
+    yield made
+    for office in offices:
+        office.close()
+
+
+def arrival(trial: int, attempt: int = 1, *, run: str | None = None, restored: int = 0, rows: int = 0) -> Progress:
+    return Progress(
+        trial=trial,
+        attempt=attempt,
+        began=Arrival(node="node", task_run=run or f"run-{trial}", restored=restored),
+        rows=tuple(Row(step, 0.0, {"score": 1.0}) for step in range(restored + 1, restored + rows + 1)),
+    )
+
+
+def end(trial: int, attempt: int = 1, outcome: Any = "done", cause: Any = "", *, carry_on: bool = False) -> Progress:
+    ended = Ended(t=0.0, trial=trial, attempt=attempt, outcome=outcome, cause=cause)
+    return Progress(trial=trial, attempt=attempt, ended=ended, carry_on=carry_on)
+
+
+def leases(office: Office) -> list[tuple[int, int]]:
+    return [(a.trial, a.attempt) for a in office.instructions().submit]
+
+
+def lose(trial: int) -> Ended:
+    return Ended(t=2.0, trial=trial, attempt=1, outcome="lost", cause="preempted", by="driver")
+
+
+# Durability
+
+
+def claimed(store: MemoryStore) -> Ledger:
+    ledger = Ledger(store, clock=lambda: 1.0)
+    ledger.claim(created(schedule="fifo"), opened(1.0, slots=2, trials=6))
+    return ledger
+
+
+async def writing(store: GatedStore) -> None:
+    """Returns once a write has reached the store."""
+    assert await asyncio.to_thread(store.reached.wait, 20)
+
+
+def test_a_claim_writes_what_it_decided_before_anybody_can_take_it() -> None:
+    store = GatedStore()
+    ledger = claimed(store)
+    durable = [(e.trial, e.attempt) for e in read_events(store) if isinstance(e, Started)]
+    assert ledger.starts == durable == [(0, 1), (1, 1)]
+
+
+def test_who_asks_while_events_are_being_written_waits_for_them() -> None:
+    async def scene() -> None:
+        store = GatedStore()
+        ledger = claimed(store)
+        writer = asyncio.create_task(ledger.write())
+        store.gate.clear()
+        store.reached.clear()
+        ledger.record(lose(0))
+        await writing(store)
+        asked = asyncio.create_task(ledger.committed())
+        await asyncio.sleep(0.02)
+        assert not asked.done(), "the loss and the start that followed are not durable yet"
+        store.gate.set()
+        await asked
+        assert isinstance(read_events(store)[-1], Started)
+        writer.cancel()
+
+    asyncio.run(scene())
+
+
+def test_everybody_who_waits_hears_that_another_writer_took_over() -> None:
+    async def scene() -> None:
+        store = GatedStore()
+        ledger = claimed(store)
+        asyncio.create_task(ledger.write())  # noqa: RUF006 - it ends by itself, which is what is looked at
+        claimed_by_another = Ledger(store)
+        claimed_by_another.claim(opened(2.0, driver="another"))
+        store.gate.clear()
+        store.reached.clear()
+        ledger.record(Closing(t=2.0, status="stopped", why="", by="user"))
+        first = asyncio.create_task(ledger.committed())
+        await writing(store)
+        ledger.decide()
+        second = asyncio.create_task(ledger.committed())
+        await asyncio.sleep(0.02)
+        store.gate.set()
+        for waiting in (first, second):
+            with pytest.raises(Superseded):
+                await asyncio.wait_for(waiting, 20)
+        with pytest.raises(Superseded):
+            await asyncio.wait_for(ledger.committed(), 20)
+        with pytest.raises(Superseded):
+            ledger.record(lose(0))
+
+    asyncio.run(scene())
+
+
+def test_a_store_that_refuses_for_good_is_told_to_everybody() -> None:
+    async def scene() -> None:
+        store = GatedStore()
+        ledger = claimed(store)
+        asyncio.create_task(ledger.write())  # noqa: RUF006 - it ends by itself, which is what is looked at
+        store.error = UserError("no permission")
+        ledger.record(lose(0))
+        for _ in range(2):
+            with pytest.raises(UserError, match="no permission"):
+                await asyncio.wait_for(ledger.committed(), 20)
+
+    asyncio.run(scene())
+
+
+def test_a_store_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "RETRY_SECONDS", (0.001,))
+
+    async def scene() -> None:
+        store = GatedStore()
+        ledger = claimed(store)
+        writer = asyncio.create_task(ledger.write())
+        store.error = Unavailable("log/", "no network")
+        store.reached.clear()
+        ledger.record(lose(0))
+        asked = asyncio.create_task(ledger.committed())
+        await writing(store)
+        assert not asked.done()
+        store.error = None
+        await asyncio.wait_for(asked, 20)
+        assert len([e for e in read_events(store) if isinstance(e, Ended)]) == 1
+        writer.cancel()
+
+    asyncio.run(scene())
+
+
+def test_a_caller_that_gave_up_leaves_the_writer_running() -> None:
+    async def scene() -> None:
+        store = GatedStore()
+        ledger = claimed(store)
+        writer = asyncio.create_task(ledger.write())
+        store.gate.clear()
+        store.reached.clear()
+        ledger.record(lose(0))
+        asked = asyncio.create_task(ledger.committed())
+        await writing(store)
+        asked.cancel()
+        store.gate.set()
+        ledger.record(lose(1))
+        await asyncio.wait_for(ledger.committed(), 20)
+        writer.cancel()
+
+    asyncio.run(scene())
+
+
+def test_the_driver_is_only_told_to_submit_what_is_durable(make: Make) -> None:
+    office = make(slots=2)
+    assert leases(office) == [(0, 1), (1, 1)]
+    store = office.store
+    assert isinstance(store, GatedStore)
+    for trial in (0, 1):
+        office.tell(arrival(trial, rows=1))
+
+    async def scene() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        coordinator = office.coordinator
+        ledger = coordinator._ledger
+
+        async def two_end_one_after_the_other() -> None:
+            ledger.record(Ended(t=ledger.now(), trial=0, attempt=1, outcome="done"))
+            await ledger.committed()
+            store.gate.clear()
+            ledger.record(Ended(t=ledger.now(), trial=1, attempt=1, outcome="done"))
+
+        first = asyncio.create_task(two_end_one_after_the_other())
+        told = await asyncio.create_task(coordinator.instructions(20.0))
+        assert first.done()
+        durable = [(e.trial, e.attempt) for e in read_events(store) if isinstance(e, Started)]
+        store.gate.set()
+        return [(a.trial, a.attempt) for a in told.submit], durable
+
+    submitted, durable = office.wait(scene())
+    assert submitted == [(2, 1)]
+    assert durable == [(0, 1), (1, 1), (2, 1)]
+    assert leases(office) == [(3, 1)]
+
+
+# Coming back
+
+
+def test_attempts_that_nobody_saw_begin_are_handed_out_again_and_no_others(make: Make) -> None:
+    office = make(slots=2)
+    assert leases(office) == [(0, 1), (1, 1)]
+    office.tell(arrival(0))
+    office.open("driver-1")
+    assert leases(office) == [(1, 1)]
+    office.tell(arrival(1))
+    office.tell(end(1))
+    assert leases(office) == [(2, 1)]
+    assert office.history.sittings == 1
+
+
+def test_a_coordinator_that_died_before_its_first_word_still_buries_what_its_predecessor_left(make: Make) -> None:
+    """Ray calls it a restart; for the log it is the first of its driver."""
+    office = make(slots=2)
+    assert leases(office) == [(0, 1), (1, 1)]
+    office.tell(arrival(0))
+    office.open("driver-2")
+    assert office.history.sittings == 2
+    assert leases(office) == [(0, 2), (1, 2)]
+
+
+def test_two_coordinators_of_one_driver_create_the_experiment_once(make: Make) -> None:
+    office = make()
+    office.open("driver-1")
+    kinds = [type(event) for event in office.events]
+    assert kinds.count(Created) == 1
+    assert kinds.count(Opened) == 2
+    assert office.history.elapsed() < 60
+
+
+def test_a_worker_whose_last_message_was_answered_into_the_void_is_no_zombie(make: Make) -> None:
+    office = make()
+    leases(office)
+    office.tell(arrival(0, rows=1))
+    office.tell(end(0))
+    before = len(office.events)
+    office.open("driver-1")
+    assert office.tell(end(0)).reason == ""
+    assert office.tell(end(0, outcome="stopped")).reason == "fenced"
+    assert office.tell(end(7)).reason == office.tell(end(0, attempt=5)).reason == "fenced"
+    assert len(office.events) == before + 1
+
+
+def test_time_never_goes_back_in_the_log() -> None:
+    store = MemoryStore()
+    Ledger(store, clock=lambda: 1000.0).claim(created(), opened(1000.0))
+    later = Ledger(store, clock=lambda: 400.0)
+    assert later.now() == 1000.0
+
+
+# Fencing and losses
+
+
+def test_one_lease_is_held_by_one_task_run(make: Make) -> None:
+    office = make()
+    leases(office)
+    assert office.tell(arrival(0, run="run-a")).reason == ""
+    assert office.tell(arrival(0, run="run-b")).reason == "fenced"
+    assert office.tell(arrival(0, run="run-a", rows=1)).reason == ""
+
+
+def test_the_end_of_an_earlier_attempt_s_task_run_leaves_its_retry_alone(make: Make) -> None:
+    """Both attempts are the same Prefect task run; the driver may look at the first after the second has begun."""
+    office = make(retries={"error": 1})
+    leases(office)
+    office.tell(arrival(0, rows=1))
+    office.tell(end(0, outcome="failed", cause="error"))
+    assert leases(office) == [(0, 2)]
+    office.tell(arrival(0, 2))
+    office.lost(0, 1, task_run="run-0")
+    assert office.history.lease(0, 2) is not None
+
+
+def test_a_task_run_that_is_gone_loses_all_that_it_carried(make: Make) -> None:
+    office = make(slots=2)
+    leases(office)
+    for trial in (0, 1):
+        office.tell(arrival(trial, rows=1))
+    following = office.tell(end(0, carry_on=True)).next
+    assert following is not None
+    assert (following.trial, following.attempt) == (2, 1)
+    assert leases(office) == [], "nobody else gets it"
+    office.lost(0, 1, task_run="run-0")
+    assert office.history.trials[2].attempts[0].outcome == "lost"
+    assert leases(office) == [(2, 2)]
+    assert office.history.lease(1, 1) is not None
+
+
+def test_an_attempt_that_never_began_carries_no_other(make: Make) -> None:
+    """If its task run were lost, nobody would know of the other, which then stayed running forever."""
+    office = make(slots=2)
+    leases(office)
+    answer = office.tell(end(0, outcome="failed", cause="infrastructure", carry_on=True))
+    assert answer.next is None
+    assert leases(office) == [(0, 2)]
+
+
+def test_abandoned_attempts_are_fenced_and_not_submitted(make: Make) -> None:
+    office = make(slots=2)
+    office.wait(office.coordinator.close("interrupted", "by the user"))
+    office.wait(office.coordinator.abandon("too slow"))
+    told = office.instructions()
+    assert told.submit == ()
+    assert told.finished == "interrupted"
+    assert office.tell(arrival(0)).reason == "fenced"
+
+
+def test_a_superseded_coordinator_says_so_and_answers_everybody(make: Make) -> None:
+    office = make()
+    leases(office)
+    office.tell(arrival(0))
+    other = Office(store=office.store, driver="driver-2", schedule="fifo", trials=4)
+    assert office.tell(arrival(0, rows=1)).reason == "fenced"
+    office.lost(0, 1)
+    office.interrupt()
+    office.wait(office.coordinator.abandon("too slow"))
+    assert office.instructions().superseded
+    assert office.tell(arrival(0, rows=2)).reason == "fenced"
+    assert other.history.sittings == 2
+    other.close()
+
+
+# Checkpoints
+
+
+def test_checkpoints_that_are_not_needed_are_handed_over_with_those_that_are(make: Make) -> None:
+    office = make(checkpoint={"keep_last": 1, "keep_best": 0})
+    leases(office)
+    office.tell(arrival(0, rows=3))
+    saved = tuple(Saved(t=0.0, trial=0, attempt=1, step=s, manifest=f"m{s}", size=1) for s in (1, 2, 3))
+    news = Progress(trial=0, attempt=1, saved=saved)
+    order = office.tell(news)
+    assert (order.drop, order.keep) == (("m1", "m2"), ("m3",))
+    before = len(office.events)
+    assert office.tell(news).drop == ()
+    assert len(office.events) == before, "what was dropped is not saved again"
+
+
+def test_a_checkpoint_beyond_what_is_known_is_not_recorded(make: Make) -> None:
+    office = make()
+    leases(office)
+    office.tell(arrival(0, rows=1))
+    office.tell(Progress(trial=0, attempt=1, saved=(Saved(t=0.0, trial=0, attempt=1, step=2, manifest="m", size=1),)))
+    assert office.history.trials[0].checkpoints == {}
+    assert office.history.trials[0].state is TrialState.RUNNING

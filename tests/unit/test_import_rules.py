@@ -1,0 +1,251 @@
+"""Who may import whom, and what may not be loaded early; read from the source of every module.
+
+The checker is at the top, then the rules on our own modules, then the checker on modules that break each rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import regrow
+
+MAY_IMPORT = {
+    "search": {"search"},
+    "tasks": {"search", "tasks"},
+    "infra": {"search", "tasks", "infra"},
+    "flows": {"search", "tasks", "infra", "flows"},
+    "face": {"search", "tasks", "infra", "flows", "face"},
+}
+NOT_IN_SEARCH = {
+    "asyncio", "fsspec", "glob", "io", "logging", "mlflow", "os", "pathlib", "prefect", "prefect_ray", "ray", "requests",
+    "s3fs", "secrets", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "urllib",
+    "uuid",
+}
+"""What gives I/O, a clock, randomness of its own, or another process: decisions must not depend on it."""
+SEEDED = {"BitGenerator", "Generator", "PCG64", "Philox", "Random", "RandomState", "SeedSequence", "default_rng"}
+"""What of `random` and `numpy.random` is a generator with a seed given to it; all else draws from a global one."""
+CLOCKS = {"now", "today", "utcnow"}
+
+HEAVY = ("mlflow", "optuna", "ray.tune", "sklearn", "torch")
+"""Slow to import: mlflow 4 s, torch 2 s, sklearn 1.5 s, optuna 0.5 s."""
+HEAVY_ALLOWED = {
+    "regrow.infra.mlflow_bulk",
+    "regrow.infra.mlflow_experiment",
+    "regrow.infra.mlflow_public",
+    "regrow.search.samplers.tpe_axes",
+    "regrow.search.samplers.tpe_density",
+    "regrow.search.samplers.tpe_model",
+}
+"""The adapters themselves: imported only inside of the functions that need them."""
+
+
+def layer(module: str) -> str:
+    """Which of the parts `regrow.…` belongs to; the face is all that is in none of the four folders."""
+    part = module.partition(".")[2].partition(".")[0]
+    return part if part in MAY_IMPORT and part != "face" else "face"
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The modules that a statement may import: for `from a import b` both `a` and `a.b`, as b may be a module."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            below = [f"{module}.{alias.name}" for alias in names]
+            return below if module == "regrow" else [module, *below]
+        case ast.Call(
+            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            return [name]
+    return []
+
+
+def within(module: str, packages: tuple[str, ...]) -> bool:
+    """Whether `module` is one of the packages or below one."""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def broken(module: str, source: str) -> list[str]:
+    """What in the source breaks the rules on imports, at whatever depth: a line for each."""
+    own = layer(module)
+    found: list[tuple[ast.AST, str]] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            found.append((node, "a relative import"))
+        ours = [name for name in imported(node) if within(name, ("regrow",))]
+        found += [(node, f"{own} imports {layer(name)} ({name})") for name in ours if layer(name) not in MAY_IMPORT[own]]
+        if own == "search":
+            found += [(node, reason) for reason in impure(node)]
+    return [f"{module}:{getattr(node, 'lineno', 0)}: {reason}" for node, reason in found]
+
+
+def impure(node: ast.AST) -> Iterator[str]:
+    """Why a node of a module in search/ makes a decision depend on more than its arguments."""
+    match node:
+        case ast.ImportFrom(module="random" | "numpy.random", names=names):
+            for alias in names:
+                if alias.name not in SEEDED:
+                    yield f"search draws from a global generator (random.{alias.name})"
+        case ast.Import() | ast.ImportFrom():
+            for package in {name.partition(".")[0] for name in imported(node)} & NOT_IN_SEARCH:
+                yield f"search imports {package}"
+        case ast.Call(func=ast.Name(id="open" | "print" | "input" as name)):
+            yield f"search calls {name}()"
+        case ast.Attribute(value=ast.Name(id="random") | ast.Attribute(attr="random"), attr=name) if name not in SEEDED:
+            yield f"search draws from a global generator (random.{name})"
+        case ast.Call(func=ast.Attribute(attr="default_rng" | "Random" | "RandomState" as name), args=[], keywords=[]):
+            yield f"search makes a generator without a seed ({name})"
+        case ast.Attribute(value=ast.Name(id="datetime" | "date") | ast.Attribute(attr="datetime" | "date"), attr=name):
+            if name in CLOCKS:
+                yield f"search reads the clock ({name})"
+
+
+def loaded_early(source: str) -> set[str]:
+    """What is imported when the module is: not inside of functions, nor for type checkers only."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        found.update(imported(node))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            nodes += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            nodes += ast.iter_child_nodes(node)
+    return found
+
+
+def heavy(sources: Mapping[str, str]) -> dict[str, str]:
+    """The modules that are slow to import, and by what, directly or through one another; parent packages count."""
+    early = {}
+    for module, source in sources.items():
+        parts = module.split(".")
+        parents = {".".join(parts[:n]) for n in range(1, len(parts))}
+        names = loaded_early(source)
+        early[module] = names | parents | {p for name in names for p in (name.rpartition(".")[0],) if p}
+    reached = {m: name for m, names in early.items() for name in sorted(names) if within(name, HEAVY)}
+    before = -1
+    while before != len(reached):
+        before = len(reached)
+        for module, names in early.items():
+            through = sorted(names & reached.keys())
+            if module not in reached and through:
+                reached[module] = f"{through[0]} -> {reached[through[0]]}"
+    return reached
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, str]:
+    """The source of each of our modules, by its name."""
+    root = Path(regrow.__file__).parent
+    folders = [root, *(root / part for part in ("search", "tasks", "flows", "infra"))]
+    files = {file for folder in folders for file in folder.rglob("*.py")}  # rglob itself does not follow the links
+    found = {}
+    for file in files:
+        parts = file.relative_to(root.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file.read_text()
+    return found
+
+
+def test_every_part_is_looked_at(sources: dict[str, str]) -> None:
+    assert {layer(module) for module in sources} == set(MAY_IMPORT)
+    assert {"regrow", "regrow.search.spec", "regrow.tasks.trial", "regrow.flows.run", "regrow.infra.log"} <= sources.keys()
+    assert sources.keys() >= HEAVY_ALLOWED, "an exception for a module that is gone"
+
+
+def test_our_modules_keep_the_rules(sources: dict[str, str]) -> None:
+    assert [line for module, source in sorted(sources.items()) for line in broken(module, source)] == []
+
+
+def test_only_adapters_are_slow_to_import(sources: dict[str, str]) -> None:
+    assert {module: through for module, through in heavy(sources).items() if module not in HEAVY_ALLOWED} == {}
+
+
+def test_starting_up_loads_nothing_heavy() -> None:
+    """The same on the running thing: what the command line and a worker import."""
+    modules = "regrow.cli, regrow.tasks.run_trial, regrow.infra.coordinator, regrow.infra.recorder, regrow.flows.run"
+    code = f"import sys, {modules}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("regrow.search.space", "from regrow.tasks.trial import Trial", "search imports tasks"),
+        ("regrow.search.space", "import regrow", "search imports face"),
+        ("regrow.search.space", "def f():\n    import regrow.infra.log", "search imports infra"),
+        ("regrow.search.space", "import importlib\nimportlib.import_module('regrow.flows.run')", "search imports flows"),
+        ("regrow.search.space", "from os import environ", "search imports os"),
+        ("regrow.search.space", "import time as clock", "search imports time"),
+        ("regrow.search.space", "import prefect.context", "search imports prefect"),
+        ("regrow.search.space", "def f():\n    from ray import tune", "search imports ray"),
+        ("regrow.search.space", "import logging", "search imports logging"),
+        ("regrow.search.space", "import fsspec", "search imports fsspec"),
+        ("regrow.search.space", "def f():\n    return open('x').read()", "search calls open()"),
+        ("regrow.search.space", "import random\nx = random.random()", "global generator (random.random)"),
+        ("regrow.search.space", "from random import choice", "global generator (random.choice)"),
+        ("regrow.search.space", "import numpy as np\nnp.random.seed(0)", "global generator (random.seed)"),
+        ("regrow.search.space", "import numpy as np\nr = np.random.default_rng()", "without a seed (default_rng)"),
+        ("regrow.search.space", "import datetime\nt = datetime.datetime.now()", "reads the clock (now)"),
+        ("regrow.search.space", "from datetime import date\nt = date.today()", "reads the clock (today)"),
+        ("regrow.tasks.trial", "from regrow.infra.log import Log", "tasks imports infra"),
+        ("regrow.tasks.trial", "from regrow import experiment", "tasks imports face"),
+        ("regrow.infra.log", "from regrow.flows import run", "infra imports flows"),
+        ("regrow.flows.run", "from regrow.launch import launch", "flows imports face"),
+        ("regrow.flows.run", "import regrow as rg", "flows imports face"),
+        ("regrow.flows.run", "from regrow import Trial", "flows imports face"),
+        ("regrow.flows.run", "from .attempts import Attempts", "a relative import"),
+        ("regrow.cli.app", "from . import look", "a relative import"),
+    ],
+)
+def test_a_module_that_breaks_a_rule_is_found(module: str, source: str, reason: str) -> None:
+    assert reason in "\n".join(broken(module, source))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("regrow.search.space", "import math, random\nfrom regrow.search import errors\nr = random.Random(3).random()"),
+        ("regrow.search.space", "from random import Random\nimport numpy as np\nr = np.random.default_rng(3)"),
+        ("regrow.tasks.trial", "import time, logging\nfrom regrow.search.events import Row"),
+        ("regrow.infra.log", "from regrow.tasks.ports import Store\nfrom regrow.infra import segments"),
+        ("regrow.flows.run", "from regrow.infra import cluster\nfrom regrow.flows.attempts import Attempts"),
+        ("regrow.cli.app", "import regrow\nfrom regrow import flows, views\nfrom regrow.cli import look"),
+    ],
+)
+def test_a_module_that_keeps_the_rules_passes(module: str, source: str) -> None:
+    assert broken(module, source) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "is_heavy"),
+    [
+        ("import mlflow", True),
+        ("from ray import tune", True),
+        ("try:\n    import torch.nn\nexcept ImportError:\n    pass", True),
+        ("class A:\n    from sklearn.svm import SVC", True),
+        ("import regrow.infra.sink", True),
+        ("from regrow.infra import sink", True),
+        ("from regrow.infra.sink import Sink", True),
+        ("from regrow.deep.module import x", True),
+        ("def f():\n    import mlflow", False),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mlflow", False),
+        ("import ray", False),
+        ("import torchless", False),
+    ],
+)
+def test_what_is_slow_to_import_is_found_through_other_modules(source: str, is_heavy: bool) -> None:
+    others = {
+        "regrow.infra.sink": "from mlflow import MlflowClient",
+        "regrow.deep": "import optuna",
+        "regrow.deep.module": "",
+    }
+    assert ("regrow.new" in heavy({**others, "regrow.new": source})) is is_heavy

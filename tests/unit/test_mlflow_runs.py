@@ -1,0 +1,233 @@
+"""What MLflow ends up with: a fold of the log, however often the writing was cut off and taken up again."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regrow.infra.mlflow_runs import PARENT, Runs
+from regrow.infra.mlflow_sink import RunUpdate
+from regrow.search.events import AnyEvent, Began, Closed, Closing, Decided, Ended, Opened, Proposed, Reported, Row, Saved, Started
+from regrow.tasks.names import task_name
+from tests.unit.simulated import SPEC, Simulation, created, opened, resumed
+
+
+@dataclass(slots=True)
+class Run:
+    """A run as MLflow holds it."""
+
+    name: str
+    params: dict[str, str]
+    tags: dict[str, str] = field(default_factory=dict)
+    points: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    status: str | None = None
+    end_ms: int | None = None
+    deleted: bool = False
+
+
+def write(runs: dict[str, Run], updates: list[RunUpdate]) -> None:
+    """What the sink does with them."""
+    for update in updates:
+        run = runs.setdefault(update.key, Run(update.name, dict(update.params)))
+        run.tags |= update.tags
+        for metric, value, step, t in update.metrics:
+            point = (repr(value), t)
+            assert run.points.setdefault((metric, step), point) == point, "a point was written with two values"
+        if update.status is not None:
+            run.status, run.end_ms = update.status, update.end_ms
+        run.deleted = run.deleted or update.deleted
+
+
+def recorded(segments: list[list[AnyEvent]], cuts: set[int], gathered: int = 1) -> dict[str, Run]:
+    """MLflow after a recorder that took up to `gathered` segments at a time, and was killed after each of `cuts`."""
+    mlflow: dict[str, Run] = {}
+    runs, cursor, held = Runs(), 0, 0
+    for number, events in enumerate(segments, start=1):
+        for event in events:
+            runs.apply(event)
+        held += 1
+        if held < gathered and number not in cuts and number < len(segments):
+            continue
+        write(mlflow, runs.take())
+        cursor, held = number, 0
+        if number in cuts:
+            runs = Runs()
+            for event in (event for segment in segments[:cursor] for event in segment):
+                runs.apply(event)
+                runs.take()
+    return mlflow
+
+
+def whole(events: list[AnyEvent]) -> dict[str, Run]:
+    return recorded([events], set())
+
+
+def one(events: list[AnyEvent], key: str = "trial-0000") -> Run:
+    """A run, written event by event and all at once."""
+    runs = recorded([[event] for event in events], set())
+    assert runs == whole(events)
+    return runs[key]
+
+
+def at_work(**changes: Any) -> list[AnyEvent]:
+    """Trial 0 has begun."""
+    return [
+        created(**changes),
+        opened(1.0),
+        Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a", "deep.n": 3}),
+        Started(t=3.0, trial=0, attempt=1),
+        Began(t=4.0, trial=0, attempt=1, node="node-1"),
+    ]
+
+
+def rows(first: int, *values: float | None, attempt: int = 1) -> Reported:
+    made = [Row(step, float(step), {"score": value, "loss": 1.0}) for step, value in enumerate(values, start=first)]
+    return Reported(t=5.0, trial=0, attempt=attempt, rows=made)
+
+
+def ended(outcome: Any, cause: Any = "", attempt: int = 1, **more: Any) -> Ended:
+    return Ended(t=7.0, trial=0, attempt=attempt, outcome=outcome, cause=cause, **more)
+
+
+def test_there_is_a_parent_and_one_run_a_trial() -> None:
+    run = Simulation(slots=3).open().run()
+    mlflow = whole(run.events)
+    assert set(mlflow) == {PARENT, *(task_name(n) for n in range(6))}
+    assert mlflow[PARENT].name == SPEC["name"]
+    assert mlflow[PARENT].points == {}
+    for trial in run.planner.history.trials:
+        points = mlflow[task_name(trial.number)].points
+        assert {step: float(value) for (_, step), (value, _) in points.items()} == {
+            row.step: row.metrics["score"] for row in trial.rows
+        }
+
+
+def test_the_parent_comes_first() -> None:
+    runs = Runs()
+    for event in at_work():
+        runs.apply(event)
+    assert [(update.key, update.parent) for update in runs.take()] == [(PARENT, True), ("trial-0000", False)]
+    assert runs.take() == []
+
+
+def test_a_run_has_its_parameters_its_points_and_where_it_ran() -> None:
+    events = [*at_work(), rows(1, 0.5, None), Saved(t=6.0, trial=0, attempt=1, step=2, manifest="m2", size=1), ended("done")]
+    run = one(events)
+    assert run.params == {"x": "0.5", "kind": "a", "deep.n": "3"}
+    assert run.points[("score", 1)] == ("0.5", 1000)
+    assert run.points[("score", 2)] == (repr(math.nan), 2000)
+    assert run.tags["regrow.node"] == "node-1"
+    assert run.tags["regrow.checkpoint"] == "m2"
+    assert (run.status, run.end_ms) == ("FINISHED", 7000)
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ([], "RUNNING"),
+        ([ended("done")], "FINISHED"),
+        ([Decided(t=6.0, trial=0, attempt=1, step=1, verdict="stop", why="w"), ended("stopped")], "FINISHED"),
+        ([ended("failed", "error")], "FAILED"),
+        ([ended("paused")], "KILLED"),
+        ([ended("lost", "preempted")], "RUNNING"),
+        ([ended("lost", "preempted"), Closed(t=8.0, status="stopped")], "KILLED"),
+        ([ended("lost", "preempted"), Closed(t=8.0, status="stopped"), opened(9.0)], "RUNNING"),
+    ],
+)
+def test_the_status_says_what_became_of_it(ending: list[AnyEvent], status: str) -> None:
+    events = at_work()
+    events[3] = Started(t=3.0, trial=0, attempt=1, until=1)
+    run = one([*events, rows(1, 0.5), *ending])
+    assert run.status == status
+    assert (run.end_ms is None) == (status == "RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [("finished", "FINISHED"), ("failed", "FAILED"), ("stopped", "KILLED"), ("interrupted", "KILLED")],
+)
+def test_the_parent_ends_as_the_experiment_does(status: Any, expected: str) -> None:
+    closing: list[AnyEvent] = [Closing(t=6.0, status=status, why="", by="user"), ended("done"), Closed(t=8.0, status=status)]
+    parent = one([*at_work(), rows(1, 0.5), *closing], PARENT)
+    assert (parent.status, parent.end_ms) == (expected, 8000)
+    assert (parent.tags["regrow.best_trial"], parent.tags["regrow.best_value"]) == ("0", "0.5")
+    again = one([*at_work(), rows(1, 0.5), *closing, opened(9.0)], PARENT)
+    assert (again.status, again.tags["regrow.sittings"]) == ("RUNNING", "2")
+
+
+def rewound() -> list[AnyEvent]:
+    lost: list[AnyEvent] = [ended("lost", "preempted", message="the node was lost"), Started(t=8.0, trial=0, attempt=2)]
+    saved = Saved(t=5.0, trial=0, attempt=1, step=2, manifest="m2", size=1)
+    back = Began(t=9.0, trial=0, attempt=2, node="node-2", restored=2)
+    return [*at_work(), rows(1, 0.1, 0.2), saved, rows(3, 0.9, 0.8), *lost, back, rows(3, 0.3, 0.4, 0.5, attempt=2)]
+
+
+def test_a_rewind_makes_a_new_run_with_exactly_the_surviving_points_and_retires_the_old() -> None:
+    mlflow = whole([*rewound(), ended("done", attempt=2)])
+    assert set(mlflow) == {PARENT, "trial-0000", "trial-0000.1"}
+    old, new = mlflow["trial-0000"], mlflow["trial-0000.1"]
+    assert {step: value for (metric, step), (value, _) in new.points.items() if metric == "score"} == {
+        1: "0.1", 2: "0.2", 3: "0.3", 4: "0.4", 5: "0.5",
+    }  # fmt: skip
+    assert {step for _, step in old.points} == {1, 2, 3, 4}
+    assert (old.deleted, old.status, old.tags["regrow.superseded"]) == (True, "KILLED", "true")
+    assert old.tags["mlflow.runName"] == "trial-0000 (until attempt 1, superseded)"
+    assert (new.deleted, new.name, new.status) == (False, "trial-0000", "FINISHED")
+    assert new.params == old.params
+
+
+def test_a_retry_that_repeats_nothing_goes_on_in_the_same_run() -> None:
+    lost: list[AnyEvent] = [ended("lost", "preempted"), Started(t=8.0, trial=0, attempt=2)]
+    saved = Saved(t=5.0, trial=0, attempt=1, step=2, manifest="m2", size=1)
+    back = Began(t=9.0, trial=0, attempt=2, node="node-2", restored=2)
+    mlflow = whole([*at_work(), rows(1, 0.1, 0.2), saved, *lost, back, rows(3, 0.3, attempt=2), ended("done", attempt=2)])
+    assert set(mlflow) == {PARENT, "trial-0000"}
+    assert {step for _, step in mlflow["trial-0000"].points} == {1, 2, 3}
+
+
+def test_the_reason_of_an_earlier_attempt_does_not_stay_with_a_trial_that_is_done() -> None:
+    events = [*rewound(), ended("done", attempt=2)]
+    assert one(events, "trial-0000.1").tags["regrow.reason"] == "-"
+
+
+def segmented(events: list[AnyEvent], chance: random.Random) -> list[list[AnyEvent]]:
+    segments: list[list[AnyEvent]] = []
+    rest = list(events)
+    while rest:
+        count = chance.randint(1, 6)
+        segments.append(rest[:count])
+        del rest[:count]
+    return segments
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(20, 150), st.integers(0, 60), st.integers(1, 5))
+def test_written_in_any_portions_and_from_any_cursor_it_is_the_same(seed: int, cut: int, more: int, gathered: int) -> None:
+    chance = random.Random(seed)
+    first = Simulation(seed=seed, lose=0.1, slots=3).open(retries={"infrastructure": 1000})
+    first.run(interrupt_after=chance.choice([40, None]))
+    events = resumed(first.events[:cut], seed=seed, lose=0.1, slots=2).events[: cut + more]
+    segments = segmented(events, chance)
+    cuts = {n for n in range(1, len(segments) + 1) if chance.random() < 0.2}
+    assert recorded(segments, cuts, gathered) == whole(events)
+
+
+def test_a_write_that_is_repeated_changes_nothing() -> None:
+    events = [*rewound(), ended("done", attempt=2)]
+    mlflow: dict[str, Run] = {}
+    for cursor in range(len(events)):
+        runs = Runs()
+        for event in events[:cursor]:
+            runs.apply(event)
+            runs.take()
+        for event in events[cursor:]:
+            runs.apply(event)
+        write(mlflow, runs.take())
+    assert mlflow == whole(events)
+    assert isinstance(events[1], Opened)
