@@ -53,6 +53,11 @@ lock: $(VENV)/.installed
 
 install: $(VENV)/.installed
 
+# regrow/ holds symbolic links to the four folders beside it (docs/architecture.md); an archive, or a git that was told not
+# to make links, lays files with the links' targets in their place.
+$(shell for part in search tasks flows infra; do \
+	test -L regrow/$$part || { rm -f regrow/$$part && ln -s ../$$part regrow/$$part; }; done)
+
 # The stamps: nothing is installed again until the file that says what to install changes.
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "no Python from 3.11 to 3.14 with venv was found" \
