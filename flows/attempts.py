@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import httpx
 import ray
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import TaskRun
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import ObjectNotFound
+from prefect.states import AwaitingRetry, Cancelled, Completed, Failed
 
 from regrow.infra.joining import TRIAL_ENV
-from regrow.infra.task_runner import TrialTaskRunner, await_retry, settle
+from regrow.infra.nodes import Nodes
+from regrow.infra.prefect_server import answers
+from regrow.infra.task_runner import TrialTaskRunner, await_retry, mend, settle
 from regrow.search.events import Cause
+from regrow.search.history import History
+from regrow.search.lifecycle import TrialState
 from regrow.search.spec import Resources
 from regrow.tasks.messages import Assignment
 from regrow.tasks.names import task_name, task_run_id
@@ -36,8 +42,9 @@ class Attempts:
 
     def __init__(
         self, *, runner: TrialTaskRunner, client: SyncPrefectClient, flow_run_id: UUID, experiment_id: str, resources: Resources,
-        shared: dict[str, Any],
+        nodes: Nodes, shared: dict[str, Any],
     ) -> None:
+        self._nodes = nodes
         self._runner, self._client, self._shared = runner, client, shared
         self._flow_run_id, self._experiment_id = flow_run_id, experiment_id
         self._options: dict[str, Any] = {
@@ -60,24 +67,37 @@ class Attempts:
         previous = None
         if assignment.attempt > 1:
             previous = self._previous(run_id, assignment)
+        options = {**self._options, "label_selector": self._nodes.selector(avoid_spot=assignment.avoid_spot)}
         ref = self._runner.submit_run(
             run_trial, {**self._shared, "assignment": assignment}, task_run_id=run_id, name=task_name(assignment.trial),
-            previous=previous, options=self._options,
+            previous=previous, options=options,
         )
         self._task_runs.add(run_id)
         self.running[ref] = run_id, assignment
 
     def _previous(self, run_id: UUID, assignment: Assignment) -> TaskRun | None:
         """The task run of earlier attempts, told to wait for this one; None if Prefect has none (they shared another's)."""
-        start = "from its last checkpoint" if assignment.checkpoints else "from the start"
         patience = 10.0 if run_id in self._task_runs else 0.0
+        if not answers(str(self._client.api_url), 0.0):
+            return self._as_it_would_be(run_id, assignment)
         try:
             return await_retry(
-                self._client, run_id, f"attempt {assignment.attempt} goes on {start}",
+                self._client, run_id, assignment.story,
                 attempts=assignment.attempt - 1, seconds=patience,
             )
         except ObjectNotFound:
             return None
+        except httpx.HTTPError:
+            return self._as_it_would_be(run_id, assignment)
+
+    def _as_it_would_be(self, run_id: UUID, assignment: Assignment) -> TaskRun:
+        """The task run, waiting for this attempt, as Prefect would have it were its server not away."""
+        state: State[Any] = AwaitingRetry(message=assignment.story)
+        return TaskRun(
+            id=run_id, name=task_name(assignment.trial), flow_run_id=self._flow_run_id, task_key=run_trial.task_key,
+            dynamic_key=str(run_id), run_count=assignment.attempt - 1, state=state, state_id=state.id, state_type=state.type,
+            state_name=state.name,
+        )
 
     def finished(self, ref: Any) -> Gone:
         """Takes an ended task run out. What it says counts only if the attempt itself did not tell how it ended."""
@@ -97,13 +117,40 @@ class Attempts:
             task_run=str(run_id), trial=assignment.trial, attempt=assignment.attempt, cause=cause, message=message
         )
 
+    def forget(self, trial: int, attempt: int) -> None:
+        """Waits no longer for an attempt that was given up; kills it, if it can be reached."""
+        for ref, (_, assignment) in list(self.running.items()):
+            if (assignment.trial, assignment.attempt) == (trial, attempt):
+                del self.running[ref]
+                ray.cancel(ref, force=True)
+
     def cancel(self) -> None:
         """Kills what still runs."""
         for ref in self.running:
             ray.cancel(ref, force=True)
 
-    def settle(self) -> None:
-        """Waits, within bounds, until Prefect has seen the end of every task run."""
+    def settle(self, history: History) -> None:
+        """Waits, within bounds, until Prefect has seen the end of every task run, and tells it of those that it missed."""
         if self.running:
             ray.wait(list(self.running), num_returns=len(self.running), timeout=10.0)
-        settle(self._client, self._flow_run_id, self._task_runs)
+        left = settle(self._client, self._flow_run_id, self._task_runs)
+        trials = {task_run_id(self._experiment_id, trial.number): trial for trial in history.trials}
+        ended = {
+            run_id: (task_name(trials[run_id].number), state)
+            for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None
+        }
+        mend(self._client, self._flow_run_id, run_trial, ended)
+
+
+def _ending(state: TrialState) -> State[Any] | None:
+    match state:
+        case TrialState.DONE:
+            return Completed(message="as the experiment's log has it")
+        case TrialState.STOPPED:
+            return Completed(name="Stopped", message="as the experiment's log has it")
+        case TrialState.FAILED:
+            return Failed(message="as the experiment's log has it")
+        case TrialState.PAUSED | TrialState.LOST:
+            return Cancelled(name="Paused", message="as the experiment's log has it")
+        case _:
+            return None

@@ -8,6 +8,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from regrow.infra.mlflow_check import shown
 from regrow.infra.places import Places
+from regrow.search import waste
 from regrow.search.history import History
 
 MOST_TRIALS = 200
@@ -32,10 +33,10 @@ def markdown(history: History, places: Places) -> str:
         lines += ["```yaml", *(f"{k}: {v}" for k, v in best.config.items()), "```", ""]
         checkpoint = best.checkpoint_at(step)
         if checkpoint is not None:
-            lines += [f"Its checkpoint: `{checkpoint.manifest}` in `{places.root / spec.name}`", ""]
+            lines += [f"Its checkpoint: `{checkpoint.manifest}` in `{places.address(spec.name)}`", ""]
     where = f"MLflow, experiment `{spec.name}` at `{shown(places.mlflow_uri)}`"
     lines += [f"Metrics of every trial: {where} (`regrow ui {spec.name}`).", ""]
-    lines += [f"Steps done again after losses: {history.lost_steps}.", ""]
+    lines += _wasted(history)
     parameters = sorted({key for trial in history.trials for key in trial.config})
     lines.append("| trial | state | " + f"{spec.objective.name} | step | steps | attempts | " + " | ".join(parameters) + " |")
     lines.append("|" + "---|" * (6 + len(parameters)))
@@ -51,6 +52,20 @@ def markdown(history: History, places: Places) -> str:
     if len(ranked) > MOST_TRIALS:
         lines.append(f"\n{len(ranked) - MOST_TRIALS} more: `regrow trials {spec.name}`.")
     return "\n".join(lines)
+
+
+def _wasted(history: History) -> list[str]:
+    """The ledger of wasted work: all of it by class, and the trials that it hit."""
+    found = waste.of_all(history)
+    if not found:
+        return ["No work was wasted.", ""]
+    lines = ["## Wasted work", "", "| lost to | attempts | steps done again | node-seconds |", "|---|---|---|---|"]
+    lines += [f"| {kind} | {w.attempts} | {w.steps} | {w.seconds:.1f} |" for kind, w in found.items()]
+    hit = [(t, w) for t in history.trials if (w := waste.of_trial(t))]
+    lines += ["", "| trial | lost to | attempts | steps done again | node-seconds |", "|---|---|---|---|---|"]
+    for trial, by_kind in hit[:MOST_TRIALS]:
+        lines += [f"| {trial.number} | {kind} | {w.attempts} | {w.steps} | {w.seconds:.1f} |" for kind, w in by_kind.items()]
+    return [*lines, "", "## Trials", ""]
 
 
 def _cell(value: object) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -25,20 +26,24 @@ from prefect.client.schemas.filters import (
     TaskRunFilterState,
     TaskRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import FlowRun, FlowRunPolicy, State, StateType
 from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import Abort, ObjectNotFound
 from prefect.settings import get_current_settings
 from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.present import publish
+from regrow.flows.stopping import stop_requests
 from regrow.infra import cluster
 from regrow.infra.coordinator import Instructions, Opening, RayDesk, start_coordinator
 from regrow.infra.experiments import Prepared, prepare
+from regrow.infra.host import RayHost
 from regrow.infra.joining import joined, slots
+from regrow.infra.nodes import Nodes
 from regrow.infra.places import Places, replay
+from regrow.infra.prefect_server import answers
 from regrow.infra.recorder import start_recorder
 from regrow.infra.specfile import read_spec
 from regrow.infra.task_runner import TrialTaskRunner
@@ -50,6 +55,10 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
 
 POLL_SECONDS = 0.5
+HEAD_SECONDS = 600.0
+"""How long to wait for a user's own cluster that was lost to answer again."""
+PREFECT_SECONDS = 30.0
+"""How long the end of a sitting waits for a Prefect server that is away."""
 DRAIN_SECONDS = 120.0
 """How long the end of a sitting waits for MLflow to have everything."""
 
@@ -81,8 +90,15 @@ def run(
     if api_url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
     with prepared.places.held(name), joined(prepared.spec, api_url) as ray_cluster, interrupts() as asked:
-        status, history = _sitting(prepared, ray_cluster, asked)
-    publish(history, prepared.places)
+        try:
+            status, history = _sitting(prepared, ray_cluster, asked)
+        except Exception as error:
+            if cluster.lost() is None and not isinstance(error, cluster.ClusterLost):
+                raise
+            _await_another_cluster(error)
+            raise
+    if answers(api_url, 0.0):
+        publish(history, prepared.places)
     return _state(status, history)
 
 
@@ -107,6 +123,25 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
     return client.read_flow_run(flow_run_id)
 
 
+def _await_another_cluster(error: Exception) -> None:
+    """Leaves the cluster that was lost and has this flow run retried, by Prefect, on the next one."""
+    cluster.disconnect()
+    log = get_run_logger()
+    if os.environ.get("RAY_ADDRESS"):
+        log.warning("%s. Waiting up to %.0f minutes for a cluster at RAY_ADDRESS.", error, HEAD_SECONDS / 60)
+        if not cluster.await_head(HEAD_SECONDS):
+            raise UserError("no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` goes on") from error
+    log.warning("%s. The experiment goes on from its log.", error)
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    with get_client(sync_client=True) as client:
+        # Granted here and now, one by one: with `@flow(retries=)` a user's mistake would be retried as well, and after
+        # some resumptions, which count as retries, nothing would be.
+        count = client.read_flow_run(context.flow_run.id).run_count
+        client.update_flow_run(context.flow_run.id, empirical_policy=FlowRunPolicy(retries=count, retry_delay=0))
+
+
 def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts) -> tuple[Status, History]:
     """One sitting: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
     context = FlowRunContext.get()
@@ -120,65 +155,122 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator = start_coordinator(store, opening, name=address)
-    experiment_id: str = ray.get(coordinator.identity.remote())
+    experiment_id: str = cluster.get(coordinator.identity.remote())
     recorder = start_recorder(address, places.mlflow_uri, spec.name, places.mlflow_artifacts)
     job = Job(
         experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
         every_steps=spec.checkpoint.every_steps, every_seconds=spec.checkpoint.every_seconds,
         folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code,
     )
-    watch = WATCH.get()
-    with get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext():
+    watch, nodes = WATCH.get(), Nodes()
+    with get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched():
         attempts = Attempts(
             runner=context.task_runner, client=client, flow_run_id=context.flow_run.id,
-            experiment_id=experiment_id, resources=spec.resources,
-            shared={"job": job, "desk": RayDesk(coordinator), "store": store},
+            experiment_id=experiment_id, resources=spec.resources, nodes=nodes,
+            shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost()},
         )
-        status = _loop(coordinator, attempts, asked, prepared)
-        trouble = ray.get(recorder.drained.remote(ray.get(coordinator.farewell.remote()), DRAIN_SECONDS))
+        with stop_requests(store) as stop_asked:
+            status = _Loop(coordinator, attempts, nodes, asked, stop_asked).run()
+        trouble = cluster.get(recorder.drained.remote(cluster.get(coordinator.farewell.remote()), DRAIN_SECONDS))
         if trouble:
             get_run_logger().warning("MLflow does not have everything yet: %s. `regrow resume` catches up.", trouble)
         history = replay(store).history
         live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
         checkpoints.sweep(store, live)
-        attempts.settle()
+        if answers(str(client.api_url), PREFECT_SECONDS):
+            attempts.settle(history)
+        else:
+            get_run_logger().warning("The Prefect server is away and does not have everything; the experiment's log does.")
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
 
 
-def _loop(coordinator: Any, attempts: Attempts, asked: Interrupts, prepared: Prepared) -> Status:
+class TakenOver(Abort):
+    """Another driver runs the experiment now. Prefect is told nothing: the flow run is that driver's."""
+
+
+class _Loop:
     """Carries out instructions until there are no more."""
-    log = get_run_logger()
-    closing = abandoned = False
-    poll = coordinator.instructions.remote(POLL_SECONDS)
-    while True:
-        ready, _ = ray.wait([poll, *attempts.running], num_returns=1, timeout=POLL_SECONDS)
-        if asked.asked and not closing:
-            closing = True
-            log.info("Interrupted: running attempts save a checkpoint and end.")
-            ray.get(coordinator.close.remote("interrupted", "interrupted by the user"))
-        elif not closing and prepared.stop_requested():
-            closing = True
-            log.info("Stopping: running attempts save a checkpoint and end.")
-            ray.get(coordinator.close.remote("stopped", "stopped by the user"))
-        if asked.urgent and not abandoned:
-            abandoned = True
-            attempts.cancel()
-            ray.get(coordinator.abandon.remote("did not end in time after the interruption"))
-        for ref in ready:
-            if ref != poll:
-                lost = attempts.finished(ref)
-                ray.get(coordinator.lost.remote(lost.task_run, lost.trial, lost.attempt, lost.cause, lost.message))
-                continue
-            instructions: Instructions = ray.get(poll)
-            for assignment in instructions.submit:
-                attempts.submit(assignment)
-            if instructions.superseded:
-                raise UserError("another process took this experiment over; this one stops")
-            if instructions.finished is not None:
-                return instructions.finished
-            poll = coordinator.instructions.remote(POLL_SECONDS)
+
+    def __init__(
+        self, coordinator: Any, attempts: Attempts, nodes: Nodes, asked: Interrupts, stop_asked: threading.Event
+    ) -> None:
+        self._coordinator, self._attempts, self._nodes = coordinator, attempts, nodes
+        self._asked, self._stop_asked = asked, stop_asked
+        self._log = get_run_logger()
+        self._closing = self._abandoned = False
+        self._trouble: str | None = None
+
+    def run(self) -> Status:
+        """How the sitting ended."""
+        poll = self._coordinator.instructions.remote(POLL_SECONDS)
+        while True:
+            ready, _ = ray.wait([poll, *self._attempts.running], num_returns=1, timeout=POLL_SECONDS)
+            cluster.alarm()
+            self._heed()
+            self._look_at_nodes()
+            for ref in ready:
+                if ref == poll:
+                    instructions: Instructions = cluster.get(poll)
+                    if (status := self._carry_out(instructions)) is not None:
+                        return status
+                    poll = self._coordinator.instructions.remote(POLL_SECONDS)
+                elif ref in self._attempts.running:
+                    lost = self._attempts.finished(ref)
+                    cluster.get(
+                        self._coordinator.lost.remote(lost.task_run, lost.trial, lost.attempt, lost.cause, lost.message)
+                    )
+
+    def _carry_out(self, instructions: Instructions) -> Status | None:
+        for lease in instructions.forget:
+            self._attempts.forget(*lease)
+        for node_id, why in instructions.drain:
+            self._leave(node_id, why)
+        for assignment in instructions.submit:
+            self._attempts.submit(assignment)
+        if instructions.trouble != self._trouble:
+            if instructions.trouble is not None:
+                self._log.warning("The state store is out of reach; training goes on meanwhile. %s", instructions.trouble)
+            elif self._trouble is not None:
+                self._log.warning("The state store is back.")
+            self._trouble = instructions.trouble
+        if instructions.superseded:
+            raise TakenOver("another process took this experiment over; this one stops")
+        return instructions.finished
+
+    def _heed(self) -> None:
+        """What the user asked for."""
+        if self._asked.asked:
+            self._close("interrupted", "interrupted by the user", "Interrupted")
+        elif self._stop_asked.is_set():
+            self._close("stopped", "stopped by the user", "Stopping")
+        if self._asked.urgent and not self._abandoned:
+            self._abandoned = True
+            self._attempts.cancel()
+            cluster.get(self._coordinator.abandon.remote("did not end in time after the interruption"))
+
+    def _look_at_nodes(self) -> None:
+        for node_id in self._nodes.take_lost():
+            self._coordinator.node_lost.remote(node_id)
+        for node_id, why in self._nodes.draining().items():
+            if node_id == self._nodes.here:
+                self._leave(node_id, why)
+            else:
+                self._coordinator.doom.remote(node_id, why)
+
+    def _leave(self, node_id: str, why: str) -> None:
+        """A node is about to go away. Where it is this one, the experiment goes on elsewhere, later."""
+        if node_id == self._nodes.here:
+            self._close("interrupted", f"this machine is about to go away: {why}", "This machine is about to go away")
+        else:
+            self._nodes.drain(node_id, why)
+
+    def _close(self, status: Status, why: str, told: str) -> None:
+        if not self._closing:
+            self._closing = True
+            self._log.info("%s: running attempts save a checkpoint and end.", told)
+            self._coordinator.close.remote(status, why)
 
 
 def _versions() -> dict[str, str]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 import ray
 
+from regrow.infra.leases import Watch
 from regrow.infra.ledger import Ledger
 from regrow.infra.log import Superseded
 from regrow.search.events import (
@@ -29,22 +32,31 @@ from regrow.search.events import (
     Reported,
     Status,
 )
-from regrow.search.history import Attempt
+from regrow.search.history import Attempt, Trial
 from regrow.search.planner import seed_for
 from regrow.search.spec import Spec
 from regrow.tasks.messages import Assignment, DeskGone, Order, Progress
 from regrow.tasks.ports import Store
 
+LOOK_SECONDS = 5.0
+"""Between two looks at whether another writer took the log over, while there is nothing to write."""
+POLL_SECONDS = 0.5
+"""For how long the driver waits for instructions at least when the store is slow."""
 FENCED = Order(reason="fenced", why="the lease is not held any more")
 
 
 class Instructions(msgspec.Struct, frozen=True, kw_only=True):
     """What the driver is to do: submit these attempts; once `finished` is not None, nothing more comes.
 
-    `superseded`: another driver took the experiment over.
+    `forget`: (trial, attempt) that were given up and may never answer: to be killed where that is possible, and not to be
+    waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `trouble`:
+    why nothing can be written at present, None if all is well. `superseded`: another driver took the experiment over.
     """
 
     submit: tuple[Assignment, ...] = ()
+    forget: tuple[tuple[int, int], ...] = ()
+    drain: tuple[tuple[str, str], ...] = ()
+    trouble: str | None = None
     finished: Status | None = None
     superseded: bool = False
 
@@ -71,8 +83,11 @@ class Coordinator:
     knows whether an actor was restarted, but not whether it had come to write anything before.)
     """
 
-    def __init__(self, store: Store, opening: Opening, driver: str) -> None:
+    def __init__(
+        self, store: Store, opening: Opening, driver: str, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._ledger = Ledger(store)
+        self._monotonic = monotonic
         now, history = self._ledger.now(), self._ledger.history
         again = history.opened is not None and history.opened.driver == driver
         opened = Opened(
@@ -94,6 +109,13 @@ class Coordinator:
         """Task runs that were given a further trial to run, until that has begun."""
         self._leaving = False
         self._writer: asyncio.Task[None] | None = None
+        self._watch = Watch(monotonic)
+        for n in history.running:  # after a restart: from now on
+            if (a := history.trials[n].attempt) is not None and a.t_began is not None:
+                self._watch.heard(n, a.number)
+        self._forget: list[tuple[int, int]] = []
+        self._looked = monotonic()
+        self._looking: asyncio.Task[None] | None = None
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
@@ -107,13 +129,18 @@ class Coordinator:
             return FENCED if ledger.superseded else Order()
         if ledger.superseded or attempt is None or self._is_impostor(progress, attempt):
             return FENCED
+        self._watch.heard(progress.trial, progress.attempt)
+        if progress.doomed:
+            self._watch.doom(attempt.node_id or (progress.began.node_id if progress.began else ""), progress.doomed)
         self._observe(progress, attempt)
         # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
         answer = self._answer(progress, attempt)
-        try:
-            await ledger.committed()
-        except Superseded:
-            return FENCED
+        # While it waits for us it is not silent, however long the store may be away.
+        with self._watch.speaking(progress.trial, progress.attempt):
+            try:
+                await ledger.committed()
+            except Superseded:
+                return FENCED
         return answer
 
     def _answer(self, progress: Progress, attempt: Attempt) -> Order:
@@ -123,12 +150,15 @@ class Coordinator:
         keep = tuple(c.manifest for c in trial.checkpoints.values()) if drop else ()
         if progress.ended is not None:
             following = None
-            if progress.carry_on and ledger.starts and attempt.task_run is not None:
+            doomed = attempt.node_id in self._watch.doomed
+            if progress.carry_on and ledger.starts and attempt.task_run is not None and not doomed:
                 following = ledger.starts.pop(0)
                 self._carriers[following] = attempt.task_run
             return Order(drop=drop, keep=keep, next=self._assignment(*following) if following else None)
         if attempt.stop is not None:
             return Order(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
+        if (why := self._watch.doomed.get(attempt.node_id)) is not None:
+            return Order(reason="preempted", why=why, drop=drop, keep=keep)
         if (closing := history.closing) is not None:
             return Order(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Order(until=attempt.until, drop=drop, keep=keep)
@@ -154,7 +184,10 @@ class Coordinator:
         if progress.began is not None and attempt.t_began is None:
             came = progress.began
             ledger.record(
-                Began(t=now, **lease, node=came.node, restored=came.restored, skipped=list(came.skipped), task_run=came.task_run)
+                Began(
+                    t=now, **lease, node=came.node, node_id=came.node_id, restored=came.restored, skipped=list(came.skipped),
+                    task_run=came.task_run,
+                )
             )
             self._carriers.pop((progress.trial, progress.attempt), None)
         if rows := [row for row in progress.rows if row.step > trial.step]:
@@ -173,6 +206,7 @@ class Coordinator:
             trial=number, attempt=attempt, config=spec.space.nest(trial.config), seed=seed_for(spec.seed, number, "trial"),
             until=record.until,
             checkpoints=tuple(c.manifest for _, c in sorted(trial.checkpoints.items(), reverse=True)),
+            avoid_spot=record.avoid_spot, story=story(trial, attempt),
         )
 
     # ---- for the driver --------------------------------------------------------------------------------------------
@@ -183,21 +217,29 @@ class Coordinator:
         ledger = self._ledger
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
+            self._expire()
+            self._look()
             ledger.decide()
             # Taken before waiting: what is decided meanwhile is not durable when this is.
             starts, ledger.starts = ledger.starts, []
             closed = ledger.history.closed
             try:
-                await ledger.committed()
+                async with asyncio.timeout(max(deadline - asyncio.get_running_loop().time(), POLL_SECONDS)):
+                    await ledger.committed()
+            except TimeoutError:
+                ledger.starts = starts + ledger.starts
+                return Instructions(trouble=ledger.trouble)
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
-            if starts or closed is not None or ledger.superseded:
+            if starts or closed is not None or ledger.superseded or self._forget or self._watch.undrained:
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
                 break
         return Instructions(
             submit=tuple(self._assignment(*lease) for lease in starts),
+            forget=self._take_forgotten(),
+            drain=self._watch.take_undrained(),
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
         )
@@ -216,6 +258,48 @@ class Coordinator:
         for lease in sorted({(trial, attempt), *carried, *held}):
             self._bury(*lease, cause=cause, message=message)
         await self._settled()
+
+    async def doom(self, node_id: str, why: str) -> None:
+        """A node is about to go away: its attempts are told to save a checkpoint and leave."""
+        self._watch.doom(node_id, why, drained=True)
+
+    async def node_lost(self, node_id: str) -> None:
+        """A node is gone: what ran there is lost, and what was on its way may never arrive."""
+        self._start()
+        history = self._ledger.history
+        for n in sorted(history.running):
+            a = history.trials[n].attempt
+            if a is not None and a.t_began is not None and a.node_id == node_id:
+                self._forget.append((n, a.number))
+                self._bury(n, a.number, cause="preempted", message="the node was lost")
+        self._watch.suspect(
+            (n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None and a.t_began is None
+        )
+        await self._settled()
+
+    def _expire(self) -> None:
+        """Gives up the attempts that were silent for longer than their lease."""
+        history = self._ledger.history
+        for n in sorted(history.running):
+            a = history.trials[n].attempt
+            if a is None or not self._watch.silent(n, a.number, history.spec.lease, began=a.t_began is not None):
+                continue
+            if a.t_began is not None:
+                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off or is stuck"
+            else:
+                message = "it did not begin: the node that it was sent to was lost"
+            self._forget.append((n, a.number))
+            self._bury(n, a.number, cause="preempted", message=message)
+
+    def _look(self) -> None:
+        """A writer with nothing to write would never learn that another one took over."""
+        if self._monotonic() - self._looked > LOOK_SECONDS and (self._looking is None or self._looking.done()):
+            self._looked = self._monotonic()
+            self._looking = asyncio.get_running_loop().create_task(self._ledger.look())
+
+    def _take_forgotten(self) -> tuple[tuple[int, int], ...]:
+        forgotten, self._forget = tuple(self._forget), []
+        return forgotten
 
     async def close(self, status: Status, why: str) -> None:
         """No attempt starts any more, running ones are asked to save a checkpoint and end."""
@@ -289,6 +373,17 @@ class Coordinator:
     def _start(self) -> None:
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._ledger.write())
+
+
+def story(trial: Trial, attempt: int) -> str:
+    """For people: why there is another attempt, and from where it goes on. Empty for the first."""
+    if attempt == 1:
+        return ""
+    before = trial.attempts[attempt - 2]
+    why = f" ({before.message})" if before.message else ""
+    step = max(trial.checkpoints, default=0)
+    start = f"goes on after step {step}, from its checkpoint" if step else "starts from the beginning, as it has no checkpoint"
+    return f"attempt {before.number} was {before.outcome}{why}; {start}"
 
 
 class RayDesk:

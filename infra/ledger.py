@@ -49,6 +49,8 @@ class Ledger:
         self.news = asyncio.Condition()
         """Notified after each commit."""
         self.superseded = False
+        self.trouble: str | None = None
+        """Why nothing can be written at present; None if all is well."""
         self._broken: Exception | None = None
         """What the store says for good; nothing is durable any more from there on."""
 
@@ -93,6 +95,21 @@ class Ledger:
         self._work.set()
         await waiter
 
+    async def look(self) -> None:
+        """Finds out whether another writer took the log over. A store that is out of reach is left for the next time."""
+        if self._writing or self._lines or self._broken is not None:
+            return  # writing tells it anyway
+        try:
+            await asyncio.to_thread(self.log.look)
+        except Superseded as error:
+            self.superseded, self._broken = True, error
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_exception(error)
+        except Unavailable as error:
+            logging.getLogger(__name__).info("could not look at the log: %s", error)
+
     async def write(self) -> None:
         """The committer: writes what gathers, one segment at a time, until another writer takes over."""
         written = 0
@@ -132,8 +149,10 @@ class Ledger:
         while True:
             try:
                 await asyncio.to_thread(self.log.append, lines)
+                self.trouble = None
                 return
-            except Unavailable:
+            except Unavailable as error:
+                self.trouble = str(error)
                 await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
                 attempt += 1
 

@@ -141,6 +141,20 @@ class Log:
             self._commit(segment)
             return number
 
+    def look(self) -> None:
+        """Raises Superseded if another writer has taken over, which one that writes nothing would not notice."""
+        with self._writing:
+            self._refuse()
+            if self._unsettled is not None:
+                return
+            key = Extent(self._last + 1, self._last + 1).key
+            try:
+                self._store.read(key)  # its successor's claim has this number, and is never merged away
+            except Missing:
+                return
+            self._superseded = self._last + 1
+            raise Superseded(self._superseded)
+
     def since(self, number: int) -> list[tuple[int, list[bytes]]]:
         """The segments after `number` that this writer knows, in order: (number, lines). From memory if recent.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from regrow.search import waste
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 
@@ -46,6 +47,7 @@ def show(history: History, *, alive: bool, now: float) -> dict[str, Any]:
         "total": history.total,
         "trials": [trial_view(history, trial) for trial in history.trials],
         "wasted_steps": history.lost_steps,
+        "waste": _waste(waste.of_all(history)),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
     }
 
@@ -58,6 +60,7 @@ def trial_view(history: History, trial: Trial) -> dict[str, Any]:
         "config": history.spec.space.nest(trial.config),
         "value": trial.best[0] if trial.best else None,
         "steps": trial.step,
+        "waste": _waste(waste.of_trial(trial)),
         "attempts": [
             {
                 "attempt": a.number,
@@ -65,10 +68,18 @@ def trial_view(history: History, trial: Trial) -> dict[str, Any]:
                 "from_step": a.from_step,
                 "to_step": a.to_step,
                 "node": a.node,
+                "cause": a.cause,
                 "reason": a.message,
             }
             for a in trial.attempts
         ],
+    }
+
+
+def _waste(found: dict[str, waste.Waste]) -> dict[str, dict[str, float]]:
+    """By class of failure: attempts, steps done again, node-seconds."""
+    return {
+        kind: {"attempts": w.attempts, "steps": w.steps, "node_seconds": round(w.seconds, 3)} for kind, w in found.items()
     }
 
 

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-Outcome = Literal["done", "paused", "stopped", "failed", "lost"]
-"""How an attempt ends. `paused`: it may go on from its last checkpoint; `stopped`: by a decision, for good."""
+Outcome = Literal["done", "paused", "stopped", "failed", "lost", "preempted"]
+"""How an attempt ends. `paused`: it may go on from its last checkpoint; `stopped`: by a decision, for good;
+`preempted`: told that its node goes away, it saved a checkpoint and left; `lost`: gone without a word."""
 
 Cause = Literal["", "preempted", "infrastructure", "error"]
 """Why an attempt failed or was lost, as the retry budgets count it. Empty for the other outcomes."""
@@ -77,25 +78,29 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     """Decision: an attempt of a trial is to run.
 
     (trial, attempt) is the lease. `until`: the step at which the next decision is due, None for none before the end.
-    `checkpoints`: manifests it may restore, newest first.
+    `checkpoints`: manifests it may restore, newest first. `avoid_spot`: it was preempted so often that it goes to a node
+    that is no spot machine, where there is one.
     """
 
     trial: int
     attempt: int
     until: int | None = None
     checkpoints: list[str] = []
+    avoid_spot: bool = False
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
     """An attempt runs on a node. `restored` is the step of the checkpoint it loaded, 0 for none.
 
     Steps beyond `restored` that earlier attempts reported are superseded from here on. `skipped` says why newer
-    checkpoints could not be used. `task_run` is the Prefect task run that carries the attempt.
+    checkpoints could not be used. `task_run` is the Prefect task run that carries the attempt. `node` is the node's name
+    for people, `node_id` the cluster's.
     """
 
     trial: int
     attempt: int
     node: str
+    node_id: str = ""
     restored: int = 0
     skipped: list[str] = []
     task_run: str | None = None

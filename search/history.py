@@ -42,10 +42,12 @@ class Attempt:
     t_began: float | None = None
     t_ended: float | None = None
     node: str | None = None
+    node_id: str = ""
     task_run: str | None = None
     from_step: int = 0
     to_step: int = 0
     until: int | None = None
+    avoid_spot: bool = False
     outcome: Outcome | None = None
     cause: str = ""
     message: str = ""
@@ -54,6 +56,8 @@ class Attempt:
     """Why the scheduler decided to stop it, None where it did not."""
     superseded: int = 0
     """Steps that it did and that a later attempt had to do again."""
+    wasted_s: float = 0.0
+    """Seconds on its node that led to nothing: from its last step that still counts to its end."""
     saved: int = 0
     """The step of its last checkpoint, also if that was dropped since."""
 
@@ -76,6 +80,8 @@ class Trial:
     """Those that are still kept, by step, oldest first."""
     ended_by: Counter[str] = field(default_factory=Counter)
     """Attempts that ended, by cause."""
+    evictions: int = 0
+    """Attempts whose node went away under them; the loss of a driver is none."""
     decided: int = 0
     """The last step at which a decision was taken."""
 
@@ -204,7 +210,7 @@ class History:
         if event.attempt != len(trial.attempts) + 1:
             raise IllegalMove(event.trial, trial.state, f"start attempt {event.attempt}")
         self._move(trial, Move.START)
-        trial.attempts.append(Attempt(number=event.attempt, t_started=event.t, until=event.until))
+        trial.attempts.append(Attempt(number=event.attempt, t_started=event.t, until=event.until, avoid_spot=event.avoid_spot))
 
     def _began(self, event: Began) -> None:
         trial, attempt = self._holder(event.trial, event.attempt, Move.REPORT)
@@ -213,11 +219,13 @@ class History:
         if not 0 <= event.restored <= trial.step:
             raise IllegalMove(event.trial, trial.state, f"go on after step {event.restored}, which it never reached")
         attempt.t_began, attempt.node, attempt.task_run = event.t, event.node, event.task_run
+        attempt.node_id = event.node_id
         attempt.from_step = attempt.to_step = event.restored
         while trial.rows and trial.rows[-1].step > event.restored:
             trial.rows.pop()
             trial.attempts[trial.lineage.pop() - 1].superseded += 1
             self.lost_steps += 1
+        self._account(trial)
         for step in [s for s in trial.checkpoints if s > event.restored]:
             del trial.checkpoints[step]
         if trial.best is not None and trial.best[1] > event.restored:
@@ -262,6 +270,8 @@ class History:
         trial, attempt = self._holder(event.trial, event.attempt, what)
         if what is Move.FAIL and not event.cause:
             raise IllegalMove(event.trial, trial.state, f"have {event.outcome} without a cause")
+        if event.outcome == "preempted" and event.cause != "preempted":
+            raise IllegalMove(event.trial, trial.state, f"be preempted by {event.cause or 'nothing'!r}")
         if what is Move.FAIL and self.spec.retries.allows(event.cause, trial.ended_by[event.cause] + 1):
             what = Move.LOSE
         if attempt.stop is not None and what in (Move.PAUSE, Move.LOSE):
@@ -269,10 +279,28 @@ class History:
             what = Move.STOP
         self._move(trial, what)
         trial.ended_by[event.cause] += 1
+        trial.evictions += event.cause == "preempted" and event.by != "planner"
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
         attempt.message, attempt.trace = event.message, event.trace
+        if event.cause:
+            self._account(trial)
         if (event.trial, event.attempt) in self.orphans:
             self.orphans.remove((event.trial, event.attempt))
+
+    def _account(self, trial: Trial) -> None:
+        """What the attempts that failed or were lost did for nothing, seen from what is left of the trial's curve."""
+        last_row: dict[int, float] = {}
+        for row, number in zip(reversed(trial.rows), reversed(trial.lineage), strict=True):
+            if number in last_row:
+                continue
+            last_row[number] = row.t
+            if number == 1:
+                break
+        for attempt in trial.attempts:
+            if attempt.cause and attempt.t_began is not None and attempt.t_ended is not None:
+                # Rows have the clock of their node: at most the whole attempt, at least nothing.
+                useful_until = max(last_row.get(attempt.number, attempt.t_began), attempt.t_began)
+                attempt.wasted_s = max(0.0, attempt.t_ended - useful_until)
 
     def _closing(self, event: Closing) -> None:
         self.closing = event

@@ -170,6 +170,7 @@ class Planner:
             return Started(
                 t=now, trial=waiting, attempt=len(trial.attempts) + 1,
                 until=self._scheduling.first(trial.decided), checkpoints=manifests,
+                avoid_spot=trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
             )
         number = len(history.trials)
         if number >= history.total or self._exhausted:

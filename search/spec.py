@@ -89,6 +89,8 @@ class Retries(_Part):
     """The worker was killed, ran out of memory, storage was away."""
     error: Budget = 0
     """The trainable raised."""
+    spot: Annotated[Count, Field(ge=0)] = 3
+    """After so many attempts whose node went away, a trial goes to nodes that are not spot, where there are any."""
 
     def allows(self, cause: str, used: int) -> bool:
         """Whether another attempt may follow after `used` attempts have ended for `cause`."""
@@ -165,6 +167,8 @@ class Spec(_Part):
     resources: Resources = Resources()
     retries: Retries = Retries()
     checkpoint: Checkpointing = Checkpointing()
+    lease: Annotated[Number, Field(ge=3)] = 30
+    """Seconds for which an attempt may be silent before it counts as lost; it says something once a second."""
     stop: Stop = Stop()
     seed: Annotated[Count, Field(ge=0)] = 0
     state: str | None = None
@@ -248,7 +252,7 @@ class Spec(_Part):
 
     def identity(self) -> dict[str, Any]:
         """What makes two specifications the same experiment: all but where it runs, how wide, and how many trials."""
-        loose = {"state", "concurrency", "working_dir", "trials", "env", "stop", "retries", "resources"}
+        loose = {"state", "concurrency", "working_dir", "trials", "env", "stop", "retries", "resources", "lease"}
         return self.model_dump(mode="json", exclude=loose)
 
 

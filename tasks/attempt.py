@@ -15,7 +15,8 @@ from regrow.search.events import Cause, Ended, Outcome, Saved
 from regrow.tasks import checkpoints
 from regrow.tasks.checkpoints import CheckpointWriter
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Arrival, Assignment, Desk, Job, Order
+from regrow.tasks.messages import Arrival, Assignment, Desk, Host, Job, Order
+from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.reporter import Reporter
 from regrow.tasks.traces import in_a_line, one_line, user_trace
@@ -23,6 +24,8 @@ from regrow.tasks.trainable import load
 from regrow.tasks.trial import ReportError, Trial, TrialEnd
 
 _LOG = logging.getLogger("regrow.trial")
+PATIENCE_SECONDS = 900.0
+"""How long an attempt that is to go on from a checkpoint waits for a store that is out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +38,11 @@ class Finished:
 
 
 def run_attempt(
-    job: Job, assignment: Assignment, desk: Desk, store: Store, *, node: str, task_run: str, carry_on: Callable[[], bool]
+    job: Job, assignment: Assignment, desk: Desk, store: Store, *, host: Host, task_run: str, carry_on: Callable[[], bool]
 ) -> Finished:
     """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
+    node, node_id = host.place()
+    lease = assignment.trial, assignment.attempt
     scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
     writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt)
 
@@ -52,17 +57,22 @@ def run_attempt(
     try:
         restored, trouble = None, None
         try:
-            found = checkpoints.restore(store, assignment.checkpoints, scratch / "restored")
+            found = patiently(
+                lambda: checkpoints.restore(store, assignment.checkpoints, scratch / "restored"),
+                say=_LOG.warning, seconds=PATIENCE_SECONDS,
+            )
+            for key, why in found.skipped:
+                _LOG.warning("trial %d: the checkpoint %s cannot be used, going back to the one before: %s", lease[0], key, why)
             restored = found if found.manifest is not None else None
             skipped = tuple(f"{key}: {why}" for key, why in found.skipped)
         except (StoreError, OSError) as error:
             trouble, skipped = error, ()
         step = restored.step if restored else 0
         # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
-        arrival = Arrival(node=node, task_run=task_run, restored=step, skipped=skipped) if trouble is None else None
-        reporter = Reporter(desk, assignment, arrival, saved)
+        arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=step, skipped=skipped)
+        reporter = Reporter(desk, assignment, arrival if trouble is None else None, saved)
         reporter.on_drop = writer.drop
-        if arrival is not None and assignment.checkpoints:
+        if trouble is None and assignment.checkpoints:
             # Work from here on supersedes what earlier attempts did beyond `step`; a decision may be due at once.
             reporter.flush()
         reporter.start()
@@ -74,8 +84,11 @@ def run_attempt(
                     job, assignment, reporter, writer,
                     restored=scratch / "restored" if restored else None, restored_step=step,
                 )
-                outcome = _train(job, store, trial, reporter)
+                with host.listen(reporter.notice):
+                    outcome = _train(job, store, trial, reporter)
                 step = trial.step
+            if reporter.order.reason == "fenced":
+                writer.give_up()  # nothing that it still saves counts
             writer.drain()
             for lost in writer.errors():
                 _LOG.warning("trial %d: the checkpoint of step %d was not saved: %s", assignment.trial, lost.step, lost.error)
@@ -113,9 +126,13 @@ def _train(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is an outcome
             return "failed", "error", in_a_line(error), user_trace(error)
         cut_short = trial.cut_short
-    if cut_short and reporter.order.reason in ("stopped", "paused"):
-        outcome: Outcome = "stopped" if reporter.order.reason == "stopped" else "paused"
-        return outcome, "", reporter.order.why, ""
+    match reporter.order.reason:
+        case ("stopped" | "paused") as outcome if cut_short:
+            return outcome, "", reporter.order.why, ""
+        case "preempted" if cut_short:
+            return "preempted", "preempted", reporter.order.why, ""
+        case _:
+            pass
     if trial.step == 0:
         return "failed", "error", f"trial {trial.number} ended without ever reporting {job.objective!r}", ""
     return "done", "", "", ""

@@ -8,6 +8,7 @@ checkpoints are kept is decided elsewhere, from the log.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import stat
 import tempfile
@@ -18,10 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from regrow.tasks.checkpoint_folder import contents, digest_of
 from regrow.tasks.manifests import File, Manifest, Unsound, blob_key, manifest_key, own_scope, seal, unseal
+from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Exists, Missing, Store
 
+_LOG = logging.getLogger("regrow.trial.checkpoints")
 PARALLEL = 4
 """Blobs in flight at a time."""
 
@@ -101,13 +106,23 @@ def save(
         known.update({file.key: file.size for file in blobs.values()})
     key = manifest_key(trial, attempt, step)
     data = seal(Manifest(trial=trial, attempt=attempt, step=step, files=files, folders=folders))
-    try:
-        store.create(key, data)
-    except Exists:
-        if store.read(key) != data:  # the same: an earlier try, whose answer was lost
-            raise
+    _commit(store, key, data)
     size = sum(file.size for file in files)
     return Saved(manifest=key, step=step, size=size, files=len(files), uploaded=sum(sent))
+
+
+def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> Saved:
+    """Commit the checkpoint `source` (a manifest's key) as that of another trial or step, too, without copying a blob.
+
+    The blobs stay those of the attempt that wrote them: whoever discards its checkpoints names the clone in `keep`.
+    Raises Missing or Unsound for a source that can't be used, Exists if another checkpoint was committed there.
+    """
+    manifest = unseal(source, store.read(source))
+    key = manifest_key(trial, attempt, step)
+    data = seal(msgspec.structs.replace(manifest, trial=trial, attempt=attempt, step=step))
+    _commit(store, key, data)
+    size = sum(file.size for file in manifest.files)
+    return Saved(manifest=key, step=step, size=size, files=len(manifest.files), uploaded=0)
 
 
 def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:
@@ -190,6 +205,7 @@ class CheckpointWriter:
         self._failed: list[Failed] = []
         self._idle = True
         self._closed = False
+        self._given_up = threading.Event()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -230,6 +246,10 @@ class CheckpointWriter:
         with self._changed:
             return self._changed.wait_for(lambda: self._idle and not self._jobs, timeout)
 
+    def give_up(self) -> None:
+        """Wait no longer for a store that is out of reach: what is not saved by now is not needed."""
+        self._given_up.set()
+
     def close(self) -> None:
         """Do all that was asked for, then end the thread. Nothing may be asked for afterwards."""
         with self._changed:
@@ -264,15 +284,14 @@ class CheckpointWriter:
                 self._drop(job)
 
     def _save(self, job: _Save) -> None:
-        try:
-            saved = save(
-                self._store,
-                job.folder,
-                trial=self._trial,
-                attempt=self._attempt,
-                step=job.step,
-                known=self._known,
+        def attempt() -> Saved:
+            return save(
+                self._store, job.folder, trial=self._trial, attempt=self._attempt, step=job.step, known=self._known
             )
+
+        try:
+            # Training goes on meanwhile, until the next checkpoint but one: `submit` then waits.
+            saved = patiently(attempt, say=_LOG.warning, seconds=math.inf, given_up=self._given_up)
         except Exception as error:  # noqa: BLE001 - whatever it is: the trial goes on, and the caller decides
             with self._changed:
                 self._failed.append(Failed(step=job.step, error=error))
@@ -289,9 +308,17 @@ class CheckpointWriter:
             gone = discard(self._store, job.manifests, {*job.keep, *self._mine} - set(job.manifests))
             for blob in gone:
                 self._known.pop(blob, None)
-        except Exception:
+        except Exception:  # noqa: BLE001 - deleting may fail as it likes; the trial goes on
             self._known.clear()  # it failed half-way: what may be gone must not count as known
-            logging.getLogger(__name__).warning("could not delete old checkpoints; a sweep will", exc_info=True)
+            _LOG.warning("could not delete old checkpoints; a sweep will", exc_info=True)
+
+
+def _commit(store: Store, key: str, data: bytes) -> None:
+    try:
+        store.create(key, data)
+    except Exists:
+        if store.read(key) != data:  # the same: an earlier try, whose answer was lost
+            raise
 
 
 def _blobs(store: Store, key: str) -> set[str] | None:

@@ -1,7 +1,9 @@
-"""What an attempt and the coordinator say to each other, and the port over which they say it."""
+"""What an attempt and the coordinator say to each other, and the ports over which it hears of the world."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -30,6 +32,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to run. (trial, attempt) is its lease; `config` is nested as the user wrote the space.
 
     `until` is the step of the first decision, None for none; `checkpoints` are manifests to restore, newest first.
+    `avoid_spot`: see Started. `story` tells people why there is another attempt; empty for the first.
     """
 
     trial: int
@@ -38,12 +41,18 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     until: int | None
     checkpoints: tuple[str, ...] = ()
+    avoid_spot: bool = False
+    story: str = ""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt runs: where, from which step, in which Prefect task run, and why newer checkpoints were passed over."""
+    """An attempt runs: where, from which step, in which Prefect task run, and why newer checkpoints were passed over.
+
+    `node` is the node's name for people, `node_id` the cluster's; empty where there is no cluster.
+    """
 
     node: str
+    node_id: str = ""
     task_run: str
     restored: int = 0
     skipped: tuple[str, ...] = ()
@@ -53,7 +62,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """News of an attempt since its last message; an empty one renews the lease.
 
     Sent again after a lost answer, it changes nothing. With `ended` it is the last message; `carry_on` then asks for
-    another trial to run in the same place.
+    another trial to run in the same place. `doomed` says why the whole node is about to go away, if it is.
     """
 
     trial: int
@@ -63,16 +72,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     saved: tuple[Saved, ...] = ()
     ended: Ended | None = None
     carry_on: bool = False
+    doomed: str = ""
 
 
-Reason = Literal["", "stopped", "paused", "fenced"]
+Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a Progress: go on until the step `until` (None: to the end), or end for `reason`.
 
-    `stopped`: a decision; `paused`: the experiment is being interrupted, a checkpoint now saves work; `fenced`: the lease
-    is not held any more, nothing that the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay.
+    `stopped`: a decision; `paused`: the experiment is being interrupted, `preempted`: the node goes away, a checkpoint now
+    saves work; `fenced`: the lease is not held any more, nothing that the attempt does counts. `drop`: checkpoints to
+    delete, `keep`: those that stay.
     """
 
     until: int | None = None
@@ -81,6 +92,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     drop: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     next: Assignment | None = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the attempt is to save a checkpoint and end, to go on another time or elsewhere."""
+        return self.reason in ("paused", "preempted")
 
 
 class Desk(Protocol):
@@ -93,3 +109,17 @@ class Desk(Protocol):
 
 class DeskGone(Exception):
     """The coordinator does not answer and will not come back: the attempt ends, its work since the last news is lost."""
+
+
+class Host(Protocol):
+    """The machine that an attempt runs on."""
+
+    def place(self) -> tuple[str, str]:
+        """The node's name, for people, and its id in the cluster."""
+        ...
+
+    def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
+        """Within the block, `tell(why, node)` is called, from any thread, when this process (node=False) or the whole node
+        (node=True) is about to go away.
+        """
+        ...

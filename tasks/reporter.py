@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable
 
 from regrow.search.events import Ended, Row, Saved
-from regrow.tasks.messages import Arrival, Assignment, Desk, DeskGone, Order, Progress
+from regrow.tasks.messages import Arrival, Assignment, Desk, DeskGone, Order, Progress, Reason
 
 FLUSH_SECONDS = 0.25
 """Between two messages while there is news: how far a live view lags behind."""
 LEASE_SECONDS = 1.0
 """Between two messages without news: how soon an attempt learns that it is to end."""
+_WEIGHT: dict[Reason, int] = {"": 0, "paused": 1, "preempted": 1, "stopped": 2, "fenced": 3}
+"""An order to end is only replaced by a weightier one."""
 MOST_ROWS = 20_000
 """Rows held back at most while the coordinator is away; then `add` waits. About 10 MB."""
 
@@ -31,6 +33,7 @@ class Reporter:
         self._arrival = arrival
         self._saved = saved
         self._rows: deque[Row] = deque()
+        self._doomed = ""
         self._sending = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -48,6 +51,16 @@ class Reporter:
         self._rows.append(row)
         if len(self._rows) >= MOST_ROWS:
             self.flush()
+
+    def notice(self, why: str, node: bool) -> None:
+        """The process, or the whole node (`node`), is about to go away: the attempt is to save a checkpoint and end."""
+        self._obey(Order(reason="preempted", why=why))
+        if node:
+            self._doomed = why  # said with every message from now on: the coordinator may be a new one by then
+
+    def _obey(self, order: Order) -> None:
+        if self.order.reason == "" or _WEIGHT[order.reason] > _WEIGHT[self.order.reason]:
+            self.order = order
 
     def flush(self, *, ended: Ended | None = None, carry_on: bool = False) -> Order:
         """Sends all news and waits for the answer, which becomes `order`. Sends nothing once the lease is gone."""
@@ -68,13 +81,13 @@ class Reporter:
                 saved=saved,
                 ended=ended,
                 carry_on=carry_on,
+                doomed=self._doomed,
             )
             try:
                 order = self._desk.tell(news)
             except DeskGone as error:
                 order = Order(reason="fenced", why=str(error))
-            if self.order.reason in ("", "paused") or order.reason == "fenced":
-                self.order = order
+            self._obey(order)
         if order.drop and self.on_drop is not None:
             self.on_drop(order.drop, order.keep)
         return order

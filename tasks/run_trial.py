@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import time
 
 from prefect import task
@@ -10,23 +10,25 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
-from prefect.states import Cancelled, Completed, Crashed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from regrow.search.events import Ended
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.logs import captured_logs
-from regrow.tasks.messages import Assignment, Desk, Job
+from regrow.tasks.messages import Assignment, Desk, Host, Job
 from regrow.tasks.names import task_name
 from regrow.tasks.ports import Store
 
 SHORT_SECONDS = 0.05
 """A trial shorter than this makes room for another in its task run: the Prefect server spends 60 ms of CPU on each run."""
+FENCED_EXIT = 75
+"""Exit code of a worker whose attempt lost its lease (EX_TEMPFAIL)."""
 CARRY_SECONDS = 15.0
 """A task run takes no further trial after so long, so that it is seen to end."""
 
 
 @task(name="trial", log_prints=True, persist_result=False, cache_policy=NO_CACHE)
-def run_trial(job: Job, assignment: Assignment, desk: Desk, store: Store) -> State[object]:
+def run_trial(job: Job, assignment: Assignment, desk: Desk, store: Store, host: Host) -> State[object]:
     """Runs the assignment, and others after it while they are short; the state tells what became of them."""
     context = TaskRunContext.get()
     if context is None:
@@ -36,21 +38,23 @@ def run_trial(job: Job, assignment: Assignment, desk: Desk, store: Store) -> Sta
     with captured_logs():
         while True:
             begun = time.monotonic()
+            if assignment.story:
+                log.info("trial %d, attempt %d: %s", assignment.trial, assignment.attempt, assignment.story)
 
             def carry_on(begun: float = begun) -> bool:
                 now = time.monotonic()
                 return now - begun < SHORT_SECONDS and now - started < CARRY_SECONDS
 
             finished = run_attempt(
-                job, assignment, desk, store,
-                node=platform.node(), task_run=str(context.task_run.id), carry_on=carry_on,
+                job, assignment, desk, store, host=host, task_run=str(context.task_run.id), carry_on=carry_on,
             )
             ended = finished.ended
             done.append(ended)
             if ended.trace:
                 log.error("trial %d failed\n%s", ended.trial, ended.trace)
             if finished.order.reason == "fenced":
-                return Crashed(message=f"trial {ended.trial} attempt {ended.attempt}: {finished.order.why}")
+                # Another attempt runs, or has run, as this same task run: no state of this one must be told to Prefect.
+                os._exit(FENCED_EXIT)
             if finished.order.next is None:
                 break
             log.info("%s", _line(ended))
@@ -78,6 +82,8 @@ def _state(done: list[Ended]) -> State[object]:
             return Failed(message=_line(ended))
         case "paused":
             return Cancelled(name="Paused", message=_line(ended))
+        case "preempted":
+            return Cancelled(name="Preempted", message=_line(ended))
         case "stopped":
             return Completed(name="Stopped", message=_line(ended))
         case _:

@@ -63,7 +63,7 @@ class Trial:
         self._last_checkpoint = time.monotonic()
         self._saved_step = restored_step
         self._settled = False
-        """Whether a report was made since the attempt was told to pause, so that no work is lost by ending."""
+        """Whether a report was made since the attempt was told to leave, so that no work is lost by ending."""
         self.cut_short = False
         """Whether the trainable was kept from doing further steps; False where it ended by itself."""
 
@@ -86,7 +86,7 @@ class Trial:
         most = self._job.max_steps
         self._limit = most if until is None else until if most is None else min(until, most)
         while True:
-            if self._over() or (self._reporter.order.reason == "paused" and self._saved_step == self._step):
+            if self._over() or (self._reporter.order.leaving and self._saved_step == self._step):
                 self.cut_short = not self.complete
                 return
             self._current = self._step + 1
@@ -102,15 +102,15 @@ class Trial:
         the attempt needs to go on after this step. Raises ReportError for a metric that is missing or not a finite number.
         """
         self._end_if_over()
-        pausing = self._reporter.order.reason == "paused"
+        leaving = self._reporter.order.leaving
         if self._current is not None and self._step >= self._current:
             raise ReportError(f"trial {self.number} reported twice at step {self._current}; call trial.report once a step")
         clean = self._clean(metrics)
         self._step += 1
         self._reporter.add(Row(self._step, time.time(), clean))
-        if checkpoint is not None and (pausing or self._checkpoint_due()):
+        if checkpoint is not None and (leaving or self._checkpoint_due()):
             self._snapshot(checkpoint)
-        self._settled = pausing
+        self._settled = leaving
         until = self._reporter.order.until
         if until is not None and self._step >= until and self._step != self._job.max_steps:
             self._reporter.flush()
@@ -120,7 +120,7 @@ class Trial:
     def _over(self) -> bool:
         if self.complete:
             return True
-        if self._reporter.order.reason == "paused":
+        if self._reporter.order.leaving:
             return self._settled
         return self._reporter.order.reason != ""
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from regrow import views
 from regrow.infra.places import Places
+from regrow.search import waste
 from regrow.search.history import History, Trial
 
 
@@ -49,10 +50,18 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     yield f"{spec.name} is {status}: {len(history.trials)} of {history.total} trials ({counts(history)})"
     ran = duration(history.elapsed(now if alive else None))
     yield f"{spec.objective.mode} {spec.objective.name}, ran {ran}, wasted steps {history.lost_steps}"
+    for kind, lost in waste.of_all(history).items():
+        yield f"  {losses(kind, lost)}"
     if history.closing is not None and history.closing.why:
         yield f"it ended because {history.closing.why}"
     if status in ("interrupted", "stopped"):
         yield f"go on with: {places.command('resume', spec.name)}"
+
+
+def losses(kind: str, lost: waste.Waste) -> str:
+    """One class of the wasted work, in words."""
+    times = f"{lost.attempts} attempt{'' if lost.attempts == 1 else 's'}"
+    return f"{kind}: {times}, {lost.steps} steps done again, {lost.seconds:.1f} node-seconds for nothing"
 
 
 def best(history: History, places: Places) -> Iterator[str]:

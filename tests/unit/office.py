@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,24 @@ class GatedStore(MemoryStore):
         super().create(key, data)
 
 
+class Bench:
+    """The Host of an attempt that runs here. `notice(why, node)` tells the attempt that it, or its node, goes away."""
+
+    def __init__(self, node_id: str = "") -> None:
+        self._node_id = node_id
+        self.notice: Callable[[str, bool], None] = lambda why, node: None
+
+    def place(self) -> tuple[str, str]:
+        """See Host."""
+        return "node", self._node_id
+
+    @contextmanager
+    def listen(self, tell: Callable[[str, bool], None]) -> Iterator[None]:
+        """See Host."""
+        self.notice = tell
+        yield
+
+
 class Office:
     """The Desk of a coordinator that may be restarted. `told` has every message, in order."""
 
@@ -48,6 +67,8 @@ class Office:
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
         self.slots = slots
         self.told: list[Progress] = []
+        self.monotonic = 0.0
+        """The coordinator's clock for leases, in seconds."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -57,7 +78,7 @@ class Office:
         """A coordinator comes up, of a new driver or once more of the same."""
 
         async def make() -> Coordinator:
-            return Coordinator(self.store, self._opening(), driver)
+            return Coordinator(self.store, self._opening(), driver, monotonic=lambda: self.monotonic)
 
         self.coordinator = self.wait(make())
 

@@ -77,7 +77,7 @@ def spec(**changes: Any) -> str:
 
 KNOWN = (
     "name, trainable, metric, mode, space, search, schedule, trials, max_steps, concurrency, resources, retries, checkpoint, "
-    "stop, seed, state, env, working_dir"
+    "lease, stop, seed, state, env, working_dir"
 )
 NAME = "is no name; write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
 FUNCTION = "names no function or class; write file.py:function or package.module:Class"
@@ -168,7 +168,10 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"seed": -1}, "seed: -1: is below 0; write 0 or more"),
         ({"seed": 0.5}, f"seed: 0.5: {WHOLE}"),
         ({"state": 1}, "state: 1: is not text; put quotes around it"),
-        ({"state": "s3://a/b"}, "s3://a/b: S3 is not supported yet; give a local folder"),
+        (
+            {"state": "s3://a/b"},
+            "s3://a/b: 'a' is no name of a bucket; write s3://bucket/prefix, or s3://bucket/prefix?endpoint_url=http://host:port",
+        ),
         ({"working_dir": 1}, "working_dir: 1: is not text; put quotes around it"),
         # resources
         ({"resources": 1}, "resources: 1: is not a map; its keys are: cpu, gpu, memory, custom"),
@@ -187,7 +190,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
             "resources.cpu: 0.0: a trial that needs nothing fits any number of times; give cpu, or concurrency",
         ),
         # retries, checkpoint, stop
-        ({"retries": 1}, "retries: 1: is not a map; its keys are: preempted, infrastructure, error"),
+        ({"retries": 1}, "retries: 1: is not a map; its keys are: preempted, infrastructure, error, spot"),
         ({"retries": {"error": "some"}}, 'retries.error: "some": is not a whole number; write a whole number, or unlimited'),
         ({"retries": {"error": -1}}, "retries.error: -1: is below 0; write 0 or more"),
         ({"checkpoint": {"every_steps": 0}}, "checkpoint.every_steps: 0: is below 1; write 1 or more"),

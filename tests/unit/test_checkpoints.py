@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoints import CheckpointWriter, Restored, Saved, discard, restore, save, sweep
+from regrow.tasks.checkpoints import CheckpointWriter, Restored, Saved, clone, discard, restore, save, sweep
 from regrow.tasks.errors import UserError
 from regrow.tasks.manifests import File, Manifest, Unsound, blob_key, manifest_key, seal, unseal
 from regrow.tasks.ports import Exists, Missing, Unavailable
@@ -477,7 +477,7 @@ def test_a_failed_checkpoint_is_kept_for_the_caller_and_the_next_one_goes_on(tmp
     class Flaky(MemoryStore):
         def create(self, key: str, data: bytes | Path) -> None:
             if key == manifest_key(1, 1, 2):
-                raise Unavailable(key, "network")
+                raise PermissionError(key)
             super().create(key, data)
 
     writer = CheckpointWriter(Flaky(), trial=1, attempt=1)
@@ -486,9 +486,74 @@ def test_a_failed_checkpoint_is_kept_for_the_caller_and_the_next_one_goes_on(tmp
     writer.submit(tmp_path / "never made", 4)
     writer.close()
     assert [s.step for s in writer.results()] == [1, 3]
-    assert [(f.step, type(f.error)) for f in writer.errors()] == [(2, Unavailable), (4, FileNotFoundError)]
+    assert [(f.step, type(f.error)) for f in writer.errors()] == [(2, PermissionError), (4, FileNotFoundError)]
     assert writer.errors() == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_clone_is_one_more_manifest_over_the_same_blobs(tmp_path: Path) -> None:
+    store = MemoryStore()
+    original = save(store, snapshot(tmp_path, 4), trial=1, attempt=2, step=4)
+    before = store.list("blobs/")
+    copy = clone(store, original.manifest, trial=7, attempt=1, step=4)
+    assert (copy.size, copy.files, copy.uploaded) == (original.size, original.files, 0)
+    assert store.list("blobs/") == before
+    assert discard(store, [original.manifest], keep=[copy.manifest]) == []
+    restored = restore(store, [copy.manifest], tmp_path / "restored")
+    assert (restored.manifest, restored.step) == (copy.manifest, 4)
+    assert sweep(store, [copy.manifest]).blobs == []
+    assert clone(store, copy.manifest, trial=7, attempt=1, step=4) == copy, "again, as after a lost answer"
+
+
+def test_what_cannot_be_restored_cannot_be_cloned(tmp_path: Path) -> None:
+    store = MemoryStore()
+    with pytest.raises(Missing):
+        clone(store, manifest_key(1, 1, 1), trial=2, attempt=1, step=1)
+    store.create(manifest_key(1, 1, 1), b"{}")
+    with pytest.raises(Unsound):
+        clone(store, manifest_key(1, 1, 1), trial=2, attempt=1, step=1)
+    assert store.list("manifests/2") == []
+
+
+class Away(MemoryStore):
+    """A store that is out of reach until `back` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back, self.asked = threading.Event(), threading.Event()
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        if not self.back.is_set():
+            self.asked.set()
+            raise Unavailable(key, "network")
+        super().create(key, data)
+
+
+def test_a_checkpoint_waits_for_a_store_that_is_out_of_reach_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Away()
+    writer = CheckpointWriter(store, trial=1, attempt=1)
+    writer.submit(snapshot(tmp_path, 1), 1)
+    assert store.asked.wait(20)
+    store.back.set()
+    assert writer.drain(timeout=20)
+    assert [s.step for s in writer.results()] == [1]
+    assert [r.message.partition(":")[0] for r in caplog.records] == [
+        "the state store is out of reach, waiting for it", "the state store is back"
+    ]
+    writer.close()
+
+
+def test_one_that_is_given_up_waits_no_longer(tmp_path: Path) -> None:
+    store = Away()
+    writer = CheckpointWriter(store, trial=1, attempt=1)
+    writer.submit(snapshot(tmp_path, 1), 1)
+    assert store.asked.wait(20)
+    writer.give_up()
+    assert writer.drain(timeout=20)
+    assert [type(f.error) for f in writer.errors()] == [Unavailable]
+    writer.close()
 
 
 def test_dropping_never_takes_a_blob_from_a_checkpoint_that_is_still_on_its_way(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from regrow.tasks.messages import Arrival, Assignment, DeskGone, Order, Progress
 from regrow.tasks.ports import Unavailable
 from regrow.tasks.reporter import Reporter
 from regrow.tasks.trial import Trial
-from tests.unit.office import Office
+from tests.unit.office import Bench, Office
 
 Make = Callable[..., Office]
 
@@ -47,6 +47,7 @@ class Attempting:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._module = ModuleType("work_under_test")
+        self.bench = Bench()
         self._module.__spec__ = ModuleSpec("work_under_test", None)
         monkeypatch.setitem(sys.modules, "work_under_test", self._module)
 
@@ -59,7 +60,7 @@ class Attempting:
             assignment or office.submitted(),
             office,
             store or office.store,
-            node="node",
+            host=self.bench,
             task_run=task_run,
             carry_on=lambda: False,
         )
@@ -213,7 +214,10 @@ def test_a_restored_trial_goes_on_at_the_next_step(make: Make, attempt: Attempti
     assert office.history.lost_steps == 1
 
 
-def test_a_store_that_is_away_at_the_start_supersedes_nothing(make: Make, attempt: Attempting) -> None:
+def test_a_store_that_is_away_at_the_start_for_too_long_supersedes_nothing(
+    make: Make, attempt: Attempting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regrow.tasks.attempt.PATIENCE_SECONDS", 0.1)
     office = make()
 
     def killed(trial: Trial) -> None:
@@ -260,6 +264,40 @@ def test_a_trial_that_was_lost_after_its_last_step_is_done_without_another(make:
 
 
 # Interruption
+
+
+@pytest.mark.parametrize("node", [False, True])
+def test_a_notice_saves_a_checkpoint_at_the_step_under_way_and_the_next_attempt_goes_on_there(
+    make: Make, attempt: Attempting, node: bool
+) -> None:
+    office = make(checkpoint={"every_steps": 100}, retries={"infrastructure": 0})
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            if step == 3 and trial.attempt == 1:
+                attempt.bench.notice("two minutes left", node)
+            trial.report({"score": step}, checkpoint=saving(step))
+
+    assert outcome(attempt(office, train)) == ("preempted", "preempted", "two minutes left")
+    assert office.told[-1].doomed == ("two minutes left" if node else "")
+    assert attempt(office, train).ended.outcome == "done"
+    first, second = office.history.trials[0].attempts
+    assert (first.to_step, second.from_step, office.history.lost_steps) == (3, 3, 0)
+
+
+def test_a_decision_to_stop_outweighs_a_notice(make: Make, attempt: Attempting) -> None:
+    office = make(schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}, max_steps=4, trials=2, slots=1)
+    assert attempt(office, steadily).ended.outcome == "done"
+
+    def worse(trial: Trial) -> None:
+        for step in trial.steps():
+            if step == 2:
+                attempt.bench.notice("two minutes left", False)
+            trial.report({"score": -100.0}, checkpoint=saving(step))
+
+    ended = attempt(office, worse).ended
+    assert ended.outcome in ("stopped", "preempted")
+    assert office.history.trials[1].state is TrialState.STOPPED
 
 
 def test_an_interruption_saves_a_checkpoint_at_the_step_under_way(make: Make, attempt: Attempting) -> None:

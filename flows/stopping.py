@@ -1,0 +1,33 @@
+"""Whether somebody asked, with `regrow stop`, wherever they are, for the experiment to stop: a note in the state store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from regrow.infra.experiments import take_stop_requests
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.ports import Store
+
+LOOK_SECONDS = 2.0
+"""Between two looks; a listing costs money where the state is in a bucket."""
+
+
+@contextmanager
+def stop_requests(store: Store) -> Iterator[threading.Event]:
+    """An event that is set once the experiment is asked to stop; a thread looks, as a store may be slow or away."""
+    asked, done = threading.Event(), threading.Event()
+
+    def look() -> None:
+        while not (asked.is_set() or done.wait(LOOK_SECONDS)):
+            with suppress(RegrowError):  # out of reach: the next look may do better
+                if take_stop_requests(store):
+                    asked.set()
+
+    thread = threading.Thread(target=look, name="regrow-stop-requests", daemon=True)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        done.set()

@@ -1,0 +1,79 @@
+"""Who was heard when: the coordinator's memory of attempts and nodes that may have gone away in silence.
+
+Nothing here is in the log, and nothing need be: after a restart every attempt gets a full lease again. Time is monotonic,
+so that neither a clock that is set nor a machine that slept makes an attempt look silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+Lease = tuple[int, int]
+"""(trial, attempt)"""
+
+
+class Watch:
+    """When each attempt was last heard, and which nodes are about to go away. `clock` gives seconds, never backwards."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard: dict[Lease, float] = {}
+        self._speaking: dict[Lease, int] = {}
+        self._suspects: dict[Lease, float] = {}
+        self.doomed: dict[str, str] = {}
+        """Why each of these nodes (by id) is about to go away."""
+        self.undrained: list[tuple[str, str]] = []
+        """(node id, why) of those that the cluster was not told of yet."""
+
+    def heard(self, trial: int, attempt: int) -> None:
+        """It just said something."""
+        self._heard[trial, attempt] = self._clock()
+        self._suspects.pop((trial, attempt), None)
+
+    @contextmanager
+    def speaking(self, trial: int, attempt: int) -> Iterator[None]:
+        """Within the block it waits for an answer, and so is not silent."""
+        lease = trial, attempt
+        self._speaking[lease] = self._speaking.get(lease, 0) + 1
+        try:
+            yield
+        finally:
+            self._speaking[lease] -= 1
+            if not self._speaking[lease]:
+                del self._speaking[lease]
+            self.heard(trial, attempt)
+
+    def suspect(self, leases: Iterable[Lease]) -> None:
+        """These have not begun, and a node was lost to which they may have been sent."""
+        for lease in leases:
+            self._suspects.setdefault(lease, self._clock())
+
+    def silent(self, trial: int, attempt: int, seconds: float, *, began: bool) -> bool:
+        """Whether nothing was heard for longer than `seconds`. One that has not begun may wait forever, unless suspected."""
+        lease = trial, attempt
+        if lease in self._speaking:
+            return False
+        since = self._heard.get(lease) if began else self._suspects.get(lease)
+        if since is None:
+            if began:
+                self._heard[lease] = self._clock()
+            return False
+        if self._clock() - since <= seconds:
+            return False
+        self._heard.pop(lease, None)
+        self._suspects.pop(lease, None)
+        return True
+
+    def doom(self, node_id: str, why: str, *, drained: bool = False) -> None:
+        """A node is about to go away; `drained`: the cluster knows."""
+        if not node_id or node_id in self.doomed:
+            return
+        self.doomed[node_id] = why
+        if not drained:
+            self.undrained.append((node_id, why))
+
+    def take_undrained(self) -> tuple[tuple[str, str], ...]:
+        """Those of which the cluster is to be told now."""
+        taken, self.undrained = tuple(self.undrained), []
+        return taken

@@ -1,0 +1,57 @@
+"""The ledger of wasted work: what losses cost, by class of failure, for a trial and for an experiment.
+
+Pure functions of the history. A step counts as wasted once a later attempt has begun to do it again; the seconds are those
+of an attempt on its node from the last step that still counts until it ended (or was found to be gone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from regrow.search.history import History, Trial
+
+CLASSES = ("preempted", "infrastructure", "error", "checkpoint")
+"""As the retry budgets have them; "checkpoint": an attempt that ended well had to be repeated as its checkpoint was unusable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waste:
+    """Attempts that were cut off, steps done again, seconds of a node for nothing."""
+
+    attempts: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Waste) -> Waste:
+        return Waste(
+            attempts=self.attempts + other.attempts, steps=self.steps + other.steps, seconds=self.seconds + other.seconds
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.attempts or self.steps)
+
+
+def of_trial(trial: Trial) -> dict[str, Waste]:
+    """What the attempts of a trial wasted, by class; classes without any are left out."""
+    found: dict[str, Waste] = {}
+    for attempt in trial.attempts:
+        if attempt.cause or attempt.superseded:
+            one = Waste(attempts=int(bool(attempt.cause)), steps=attempt.superseded, seconds=attempt.wasted_s)
+            kind = attempt.cause or "checkpoint"
+            found[kind] = found.get(kind, Waste()) + one
+    return found
+
+
+def of_all(history: History) -> dict[str, Waste]:
+    """The same for a whole experiment, in the order of CLASSES."""
+    totals = _sum(of_trial(trial) for trial in history.trials)
+    return {kind: totals[kind] for kind in CLASSES if kind in totals}
+
+
+def _sum(parts: Iterable[dict[str, Waste]]) -> dict[str, Waste]:
+    totals: dict[str, Waste] = {}
+    for part in parts:
+        for kind, waste in part.items():
+            totals[kind] = totals.get(kind, Waste()) + waste
+    return totals
