@@ -36,7 +36,8 @@ from regrow.flows.attempts import Attempts
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.present import publish
 from regrow.flows.stopping import stop_requests
-from regrow.infra import cluster
+from regrow.infra import cluster, obituary
+from regrow.infra.collection import collect
 from regrow.infra.coordinator import Instructions, Opening, RayDesk, start_coordinator
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.host import RayHost
@@ -45,26 +46,32 @@ from regrow.infra.nodes import Nodes
 from regrow.infra.places import Places, replay
 from regrow.infra.prefect_server import answers
 from regrow.infra.recorder import start_recorder
+from regrow.infra.spare import spares
 from regrow.infra.specfile import read_spec
 from regrow.infra.task_runner import TrialTaskRunner
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.spec import Spec
-from regrow.tasks import checkpoints
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
+from regrow.tasks.patience import patiently
+from regrow.tasks.ports import StoreError
 
 POLL_SECONDS = 0.5
 HEAD_SECONDS = 600.0
 """How long to wait for a user's own cluster that was lost to answer again."""
+STORE_SECONDS = 600.0
+"""How long the end of a sitting waits for a state store that is out of reach."""
 PREFECT_SECONDS = 30.0
 """How long the end of a sitting waits for a Prefect server that is away."""
-DRAIN_SECONDS = 120.0
+DRAIN_SECONDS = 30.0
 """How long the end of a sitting waits for MLflow to have everything."""
 
 Watch = Callable[[Any], AbstractContextManager[object]]
 WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
 """Given the coordinator's handle, shows the experiment to somebody while it runs."""
+ANNOUNCE: ContextVar[Callable[[str], None]] = ContextVar("ANNOUNCE", default=lambda _: None)
+"""Given a line now and then that the user should read."""
 
 
 @flow(name="regrow", flow_run_name="{name}", task_runner=TrialTaskRunner(), persist_result=False)
@@ -91,7 +98,10 @@ def run(
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
     with prepared.places.held(name), joined(prepared.spec, api_url) as ray_cluster, interrupts() as asked:
         try:
-            status, history = _sitting(prepared, ray_cluster, asked)
+            with obituary.provided(prepared.places, name):
+                status, history = _sitting(prepared, ray_cluster, asked)
+        except Overtaken as error:
+            raise TakenOver(str(error)) from None
         except Exception as error:
             if cluster.lost() is None and not isinstance(error, cluster.ClusterLost):
                 raise
@@ -123,15 +133,19 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
     return client.read_flow_run(flow_run_id)
 
 
+def _announce(line: str) -> None:
+    get_run_logger().warning(line)
+    ANNOUNCE.get()(line)
+
+
 def _await_another_cluster(error: Exception) -> None:
     """Leaves the cluster that was lost and has this flow run retried, by Prefect, on the next one."""
     cluster.disconnect()
-    log = get_run_logger()
     if os.environ.get("RAY_ADDRESS"):
-        log.warning("%s. Waiting up to %.0f minutes for a cluster at RAY_ADDRESS.", error, HEAD_SECONDS / 60)
+        _announce(f"{error}; waiting up to {HEAD_SECONDS / 60:.0f} minutes for a cluster at RAY_ADDRESS")
         if not cluster.await_head(HEAD_SECONDS):
             raise UserError("no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` goes on") from error
-    log.warning("%s. The experiment goes on from its log.", error)
+    _announce(f"{error}; the experiment goes on from its log")
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
@@ -169,25 +183,34 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
             experiment_id=experiment_id, resources=spec.resources, nodes=nodes,
             shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost()},
         )
-        with stop_requests(store) as stop_asked:
+        with stop_requests(store) as stop_asked, spares(nodes, spec.resources):
             status = _Loop(coordinator, attempts, nodes, asked, stop_asked).run()
-        trouble = cluster.get(recorder.drained.remote(cluster.get(coordinator.farewell.remote()), DRAIN_SECONDS))
+        last = cluster.get(coordinator.farewell.remote())
+        if trouble := cluster.get(recorder.drained.remote(last, 5.0)):
+            _announce(f"Waiting up to {DRAIN_SECONDS:.0f} s for MLflow: {trouble}")
+            trouble = cluster.get(recorder.drained.remote(last, DRAIN_SECONDS))
         if trouble:
-            get_run_logger().warning("MLflow does not have everything yet: %s. `regrow resume` catches up.", trouble)
-        history = replay(store).history
-        live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
-        checkpoints.sweep(store, live)
+            _announce(f"MLflow does not have everything yet: {trouble} `{places.command('resume', spec.name)}` catches up.")
+        history = patiently(lambda: replay(store), say=_announce, seconds=STORE_SECONDS).history
+        try:
+            collect(store, history)
+        except StoreError as error:
+            _announce(f"Some checkpoints that nobody needs were not deleted, the next sitting will: {error}")
         if answers(str(client.api_url), PREFECT_SECONDS):
             attempts.settle(history)
         else:
-            get_run_logger().warning("The Prefect server is away and does not have everything; the experiment's log does.")
+            _announce("The Prefect server is away and does not have everything; the experiment's log does.")
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
 
 
+class Overtaken(UserError):
+    """Another driver runs the experiment now."""
+
+
 class TakenOver(Abort):
-    """Another driver runs the experiment now. Prefect is told nothing: the flow run is that driver's."""
+    """The same as Prefect's engine has it, which then says nothing to the server: the flow run is that driver's."""
 
 
 class _Loop:
@@ -229,14 +252,14 @@ class _Loop:
             self._leave(node_id, why)
         for assignment in instructions.submit:
             self._attempts.submit(assignment)
-        if instructions.trouble != self._trouble:
+        if (instructions.trouble is None) != (self._trouble is None):  # once, whatever words it has later
             if instructions.trouble is not None:
                 self._log.warning("The state store is out of reach; training goes on meanwhile. %s", instructions.trouble)
             elif self._trouble is not None:
                 self._log.warning("The state store is back.")
             self._trouble = instructions.trouble
         if instructions.superseded:
-            raise TakenOver("another process took this experiment over; this one stops")
+            raise Overtaken("another process took this experiment over; this one stops")
         return instructions.finished
 
     def _heed(self) -> None:

@@ -1,6 +1,6 @@
 """The Ray cluster that trials run on: the user's own, or a local one that ends with this process.
 
-Connecting, leaving, counting slots and warming workers up live here; nothing about trials does.
+Connecting, leaving, noticing its loss, counting slots and warming workers up live here; nothing about trials does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 10.0
 """How long a cluster may take to answer. ray.init itself waits 40 s and more, so ask before."""
+
+LOOK_SECONDS = 0.5
+"""Between two looks at whether the cluster is still there."""
+SILENT_SECONDS = 8.0
+"""How long the head of a user's own cluster may not answer before it counts as lost."""
+_VITAL = ("gcs_server", "raylet")
 
 _LOCAL_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -63,12 +69,19 @@ class Cluster:
         return sum(_fitting(node["Resources"], wanted) for node in _alive_nodes())
 
 
-@dataclass(frozen=True, slots=True)
+class ClusterLost(RegrowError):
+    """The Ray cluster is gone and what ran on it with it; connect to another and go on from the log."""
+
+
+@dataclass(slots=True)
 class _Ownership:
-    """What to undo on disconnect."""
+    """What to undo on disconnect, and since when (monotonic seconds) the head of a user's own cluster is silent."""
 
     environment: Mapping[str, str | None]
     guard: Guard | None
+    head: str | None
+    silent_since: float | None = None
+    looked: float = 0.0
 
 
 def connect(
@@ -123,7 +136,8 @@ def connect(
     for name in undo.keys() - {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:
         _restore({name: undo.pop(name)})
     global _owned
-    _owned = _Ownership(environment=undo, guard=guard)
+    head = ray.get_runtime_context().gcs_address if target else None
+    _owned = _Ownership(environment=undo, guard=guard, head=head)
     return Cluster(address=ray.get_runtime_context().gcs_address, local=not target)
 
 
@@ -139,6 +153,79 @@ def disconnect() -> None:
     _restore(owned.environment)
     if "RAY_AUTH_TOKEN" in owned.environment:
         _apply_authentication()
+
+
+def lost() -> str | None:
+    """What of the cluster that `connect` joined is gone for good, None if nothing is.
+
+    Ray itself says nothing: without its control store `ray.get` hangs for a minute, and 10 s after its raylet has died
+    it ends this process from within. So look, and `disconnect` at once: then the process may connect again.
+    """
+    if _owned is None or not _ray().is_initialized():
+        return None
+    if _owned.head is None:
+        node = importlib.import_module("ray._private.worker")._global_node  # noqa: SLF001 - Ray has no public way (2.60)
+        gone = [name for name, _ in node.dead_processes() if name in _VITAL] if node is not None else []
+        return f"its {' and '.join(gone)} died" if gone else None
+    now = time.monotonic()
+    if now - _owned.looked < LOOK_SECONDS:
+        return None
+    _owned.looked = now
+    if not head_answers():
+        _owned.silent_since = _owned.silent_since or now
+        silent = time.monotonic() - _owned.silent_since
+        return f"its head {_owned.head} does not answer" if silent >= SILENT_SECONDS else None
+    _owned.silent_since = None
+    return None
+
+
+def head_answers() -> bool:
+    """Whether the head of a user's own cluster answers now; True for a local one.
+
+    To be asked before any call that goes to Ray's control store: one that waits for a head while another is started in
+    its place ends this process from within ("WrongClusterID", Ray 2.60).
+    """
+    owned = _owned  # another thread may disconnect
+    if owned is None or owned.head is None:
+        return True
+    host, _, port = owned.head.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def alarm() -> None:
+    """Raises ClusterLost if the cluster is gone."""
+    if (why := lost()) is not None:
+        raise ClusterLost(f"the Ray cluster was lost: {why}")
+
+
+def get(ref: ray.ObjectRef[Any]) -> Any:
+    """`ray.get`, which raises ClusterLost instead of waiting for a cluster that is gone."""
+    ray = _ray()
+    while True:
+        try:
+            return ray.get(ref, timeout=LOOK_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            alarm()
+        except ray.exceptions.RayError:
+            alarm()
+            raise
+
+
+def await_head(seconds: float) -> bool:
+    """Waits until a cluster answers at RAY_ADDRESS, which may be one that was started anew; False if none does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            _probe(os.environ["RAY_ADDRESS"], named_by="RAY_ADDRESS")
+            return True
+        except UserError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(1.0)
 
 
 def warm_up(

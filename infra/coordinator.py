@@ -255,7 +255,10 @@ class Coordinator:
             for n in sorted(history.running)
             if n != trial and (a := history.trials[n].attempt) and a.task_run == task_run
         ]
-        for lease in sorted({(trial, attempt), *carried, *held}):
+        # Handed out twice, by a coordinator that died and by the next, one of two was fenced: the other one is alive.
+        holder = history.lease(trial, attempt)
+        own = {(trial, attempt)} if holder is None or holder.task_run in (None, task_run) else set()
+        for lease in sorted({*own, *carried, *held}):
             self._bury(*lease, cause=cause, message=message)
         await self._settled()
 

@@ -33,16 +33,17 @@ class Prepared:
         """Where the trainable's code lies, None if it has no place."""
         return self.spec.working_dir
 
-    def stop_requested(self) -> bool:
-        """Whether `regrow stop` was asked since this sitting's last look. Takes the request."""
-        requests = self.store.list("control/stop-")
-        self.store.delete(requests)
-        return bool(requests)
-
 
 def request_stop(store: Store) -> None:
     """Asks the driver of an experiment, wherever it runs, to stop it."""
     store.create(f"control/stop-{uuid.uuid4().hex}", b"")
+
+
+def take_stop_requests(store: Store) -> bool:
+    """Whether `regrow stop` was asked since the last look. Takes the request."""
+    requests = store.list("control/stop-")
+    store.delete(requests)
+    return bool(requests)
 
 
 def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None, code: str | None) -> Prepared:

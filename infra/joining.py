@@ -19,7 +19,7 @@ TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
 """The runtime environment of trials. Ray keeps its worker processes apart from those of other tasks and actors: so the
 processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
 
-_TRIAL_MODULES = ("regrow.tasks.run_trial", "regrow.infra.coordinator", "regrow.infra.task_runner")
+TRIAL_MODULES = ("regrow.tasks.run_trial", "regrow.infra.coordinator", "regrow.infra.task_runner")
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def warm_up(spec: Spec, count: int) -> None:
     """Starts the processes of `count` trials and of the coordinator in the background, with what they will import."""
     import ray
 
-    cluster.warm_up(count, _TRIAL_MODULES, runtime_env=TRIAL_ENV)
+    cluster.warm_up(count, TRIAL_MODULES, runtime_env=TRIAL_ENV)
     ray.remote(num_cpus=0, max_retries=0)(_plan_once).remote(spec.model_dump(mode="json"))
 
 

@@ -83,6 +83,10 @@ class Runs:
         self.skip()
         return updates
 
+    def current(self) -> list[RunUpdate]:
+        """What is known of every run that is not superseded, the parent first; nothing counts as taken."""
+        return [self._parent_update(), *map(self._trial_update, self.history.trials)]
+
     def skip(self) -> None:
         """Forgets the updates since the last call: MLflow has them already."""
         self._parent, self._retired = False, []

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Final, Literal, Protocol
 
 from regrow.infra.mlflow_check import SERVER_ADVICE, check, shown
+from regrow.infra.mlflow_file import make_sure_of
 from regrow.tasks.errors import RegrowError, UserError
 
 __all__ = ["MlflowSink", "Recorded", "RunUpdate", "SinkRefused", "SinkUnavailable", "Status", "check"]
@@ -188,6 +189,12 @@ def _writer(target: Target) -> Writer:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        make_sure_of(target.tracking_uri)
+    except OSError as error:
+        raise unavailable(target, error) from error
+    except Exception as error:
+        raise refusal(target, error) from error
     # Imported here because they import mlflow (hence the PLC0415).
     if target.tracking_uri.startswith(("sqlite", "postgresql")):
         from regrow.infra.mlflow_bulk import BulkWriter, knows_this_mlflow

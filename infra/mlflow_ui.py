@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from regrow.infra.mlflow_file import make_sure_of
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
@@ -30,7 +31,9 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
     if tracking_uri.startswith(("http://", "https://")):
         yield tracking_uri
         return
+    make_sure_of(tracking_uri)
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was in use a moment ago is free
         try:
             probe.bind(("127.0.0.1", port or 0))
         except OSError:

@@ -15,6 +15,9 @@ from typing import Any
 
 import ray
 
+from regrow.infra import cluster
+from regrow.search.spec import Resources
+
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
 """What Ray is told a node that is about to go away has left; no cloud gives more notice."""
@@ -73,9 +76,18 @@ class Nodes:
             markets = [node.get("Labels", {}).get(MARKET_LABEL) for node in self._alive.values()]
         return dict(NOT_SPOT) if "spot" in markets and any(m != "spot" for m in markets) else None
 
+    def that_hold(self, resources: Resources) -> list[str]:
+        """Ids of the nodes that are large enough for an attempt."""
+        wanted = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory, **resources.custom}
+        with self._lock:
+            found = {key: node["Resources"] for key, node in self._alive.items() if "CPU" in node["Resources"]}
+        return [key for key, has in found.items() if all(has.get(name, 0.0) >= amount for name, amount in wanted.items())]
+
     def _run(self, done: threading.Event) -> None:
         while not done.wait(POLL_SECONDS):
             try:
+                if not cluster.head_answers():  # a call that waits for the head ends the process when a new one comes
+                    continue
                 self._look()
                 self._drain_asked()
             except Exception as error:  # noqa: BLE001 - Ray's own errors are many; the next look may do better

@@ -2,11 +2,15 @@
 
 <state>/<experiment>/   log/ blobs/ manifests/ code/ control/: the experiment itself, all that must not be lost
 <state>/.services/      the embedded Prefect server's and MLflow's files: rebuilt or not missed when deleted
+
+With the state in S3 the services' files are in a local folder: $REGROW_HOME/<bucket>-<hash of the URL>/, by default
+below $XDG_DATA_HOME/regrow (~/.local/share/regrow).
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shlex
 import stat
@@ -14,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regrow.infra.log import Log
 from regrow.infra.stores import open_store
@@ -23,19 +28,29 @@ from regrow.search.planner import Planner
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
+if TYPE_CHECKING:
+    from regrow.infra.stores.s3 import S3Store
+
 DEFAULT_STATE = "./.regrow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The addresses under one state root, an absolute local folder."""
+    """The addresses under one state root: an absolute local folder, or an S3 URL in its one form."""
 
-    root: Path
+    root: str
 
     @classmethod
     def at(cls, state: str | None) -> Places:
-        """The state root: as given, else $REGROW_STATE, else ./.regrow. Raises UserError for a place that cannot be."""
+        """The state root: as given, else $REGROW_STATE, else ./.regrow. Raises UserError for a place that cannot be.
+
+        No S3 is asked: whether the bucket is there shows with the first request.
+        """
         chosen = state or os.environ.get("REGROW_STATE") or DEFAULT_STATE
+        if chosen.startswith("s3://"):
+            from regrow.infra.stores.s3 import parse_s3, s3_url
+
+            return cls(root=s3_url(*parse_s3(chosen)))
         if "://" in chosen and not chosen.startswith("file://"):
             open_store(chosen)  # raises, saying what is supported
         root = Path(chosen.removeprefix("file://")).expanduser().resolve()
@@ -47,30 +62,48 @@ class Places:
             pass
         except OSError as error:
             raise _unusable(root, "used", error) from error
-        return cls(root=root)
+        return cls(root=str(root))
 
     def writable(self) -> Places:
         """Itself, after making sure that the root can be written. Raises UserError if it cannot."""
+        if self.remote and self not in _proven:
+            self._s3().prove()
+            _proven.add(self)
         try:
             self.services.mkdir(parents=True, exist_ok=True)
             probe = self.services / f".probe-{os.getpid()}"
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise _unusable(self.root, "written", error) from error
+            raise _unusable(self.services, "written", error) from error
         return self
+
+    @property
+    def remote(self) -> bool:
+        """Whether the state is in S3."""
+        return self.root.startswith("s3://")
+
+    def address(self, experiment: str) -> str:
+        """Where an experiment's objects are: a folder, or an S3 URL."""
+        base, mark, options = self.root.partition("?")
+        return f"{base}/{experiment}{mark}{options}"
 
     def command(self, verb: str, experiment: str, rest: str = "") -> str:
         """A command to type next, which finds this state root from where the user is."""
         words = ["regrow", verb, experiment, rest]
         if self != Places.at(None):
-            words.append(f"--state {shlex.quote(str(self.root))}")
+            words.append(f"--state {shlex.quote(self.root)}")
         return " ".join(word for word in words if word)
 
     @property
     def services(self) -> Path:
-        """Files of the embedded services."""
-        return self.root / ".services"
+        """Files of the embedded services. One folder for each state root, also where two servers have buckets of one name."""
+        if not self.remote:
+            return Path(self.root) / ".services"
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        name = self.root.removeprefix("s3://").partition("/")[0].partition("?")[0]
+        digest = hashlib.sha256(f"{self.root}\n{endpoint}".encode()).hexdigest()[:12]
+        return services_home() / f"{name}-{digest}"
 
     @property
     def prefect_home(self) -> Path:
@@ -89,12 +122,12 @@ class Places:
 
     def store(self, experiment: str) -> Store:
         """The durable store of an experiment."""
-        return open_store(str(self.root / experiment))
+        return open_store(self.address(experiment))
 
     def known(self, experiment: str) -> Store:
         """The store of an experiment that is there. Raises UserError, naming those that are, for any other."""
-        there = self.experiments()
-        if experiment not in there:
+        if not self._has(experiment):
+            there = self.experiments()
             hint = f"{near}; " if (near := nearest(experiment, there)).startswith("did") else ""
             raise UserError(
                 f"there is no experiment {experiment!r} in {self.root} (there: {', '.join(there) or 'none'}); "
@@ -108,7 +141,7 @@ class Places:
 
         A driver on another machine is not seen here; the log fences one of the two off.
         """
-        path = self._lock(experiment)
+        path = self.lock(experiment)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as lock:
             try:
@@ -120,9 +153,9 @@ class Places:
             yield
 
     def alive(self, experiment: str) -> bool:
-        """Whether a process on this machine runs the experiment."""
+        """Whether a process on this machine runs the experiment. With the state in S3, another machine's is not seen."""
         try:
-            with self._lock(experiment).open() as lock:
+            with self.lock(experiment).open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -130,21 +163,51 @@ class Places:
             return False
         return False
 
-    def _lock(self, experiment: str) -> Path:
+    def lock(self, experiment: str) -> Path:
         return self.services / "running" / experiment
 
     def experiments(self) -> list[str]:
         """Names of the experiments here, sorted. Raises UserError for a root that cannot be read."""
+        # A driver that was killed before its first word leaves an empty log: there is nothing to go on with.
+        if self.remote:
+            root = self._s3()
+            return [name for name in root.folders() if root.holds_any(f"{name}/log/")]
         try:
-            # A driver that was killed before its first word leaves an empty log: there is nothing to go on with.
-            return sorted(p.name for p in self.root.iterdir() if (p / "log").is_dir() and any((p / "log").iterdir()))
+            return sorted(p.name for p in Path(self.root).iterdir() if (p / "log").is_dir() and any((p / "log").iterdir()))
         except FileNotFoundError:
             return []
         except OSError as error:
             raise _unusable(self.root, "read", error) from error
 
+    def _has(self, experiment: str) -> bool:
+        """Whether the experiment is there, without looking at the others where that costs requests."""
+        if not self.remote:
+            return experiment in self.experiments()
+        try:
+            return self._s3().holds_any(f"{experiment}/log/")
+        except ValueError:  # no name of an experiment
+            return False
 
-def _unusable(root: Path, what: str, error: OSError) -> UserError:
+    def _s3(self) -> S3Store:
+        from regrow.infra.stores.s3 import open_s3
+
+        return open_s3(self.root)
+
+
+_proven: set[Places] = set()
+"""Roots in S3 that were tried by this process, and can be written."""
+
+
+def services_home() -> Path:
+    """Where this user's services keep their files if the state is not local: $REGROW_HOME, else in the XDG data folder."""
+    if chosen := os.environ.get("REGROW_HOME"):
+        return Path(chosen).expanduser().resolve()
+    data = os.environ.get("XDG_DATA_HOME", "")
+    base = Path(data) if os.path.isabs(data) else Path("~/.local/share").expanduser()  # as the XDG rules have it
+    return base / "regrow"
+
+
+def _unusable(root: Path | str, what: str, error: OSError) -> UserError:
     hint = "choose another with --state or REGROW_STATE"
     return UserError(f"the state root {root} cannot be {what} ({error.strerror}); {hint}")
 

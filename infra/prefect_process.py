@@ -15,9 +15,11 @@ import os
 import socket
 import sqlite3
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from regrow.infra.sqlite_files import copy_database
 
 if TYPE_CHECKING:
     import uvicorn
@@ -75,22 +77,6 @@ def create_database(database: Path, template: Path) -> None:
     with suppress(OSError, sqlite3.Error):  # a cache that can't be written only costs the next user time
         template.parent.mkdir(parents=True, exist_ok=True)
         copy_database(database, template)
-
-
-def copy_database(source: Path, target: Path) -> None:
-    """Copy a sqlite database, whole or not at all. Raises OSError or sqlite3.Error."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin:
-            (state,) = origin.execute("pragma quick_check").fetchone()
-            if state != "ok":
-                raise sqlite3.DatabaseError(f"{source}: {state}")
-            with closing(sqlite3.connect(partial)) as copy:
-                origin.backup(copy)
-                copy.execute("pragma journal_mode = delete")  # else readers need to write beside it
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 async def migrate() -> None:

@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -37,6 +38,8 @@ DYING_SECONDS = 1.0
 """How long a killed process may take to let go of its files."""
 LEAVING_SECONDS = 3.0
 """How long to wait for the server's process after its last user has left."""
+_WATCH_SECONDS = 0.5
+"""Between two looks at whether an embedded server is still there."""
 _TICK = 0.01
 _outliving: list[subprocess.Popen[bytes]] = []
 """Servers that this process started and others still use; kept, or Python complains about a forgotten child."""
@@ -85,6 +88,8 @@ class PrefectServerHandle:
         self._users: TextIOWrapper | None = None
         self._pid = 0
         self._child: subprocess.Popen[bytes] | None = None
+        self._left = threading.Event()
+        self._watcher: threading.Thread | None = None
 
     @property
     def server(self) -> PrefectServer:
@@ -106,10 +111,35 @@ class PrefectServerHandle:
             time.sleep(_TICK)
         return self._server
 
+    def watch(self) -> None:
+        """From now on start an embedded server again, on its port and its database, whenever it is gone."""
+        if self._server.embedded and self._watcher is None:
+            self._watcher = threading.Thread(target=self._look_after, name="regrow-prefect-watch", daemon=True)
+            self._watcher.start()
+
+    def _look_after(self) -> None:
+        while not self._left.wait(_WATCH_SECONDS):
+            with suppress(OSError, RegrowError):  # its port is not free yet, another user is at it: next time
+                if _runs(self._home):
+                    continue
+                with _lock(self._home / "start.lock", fcntl.LOCK_EX):
+                    lock = None if self._left.is_set() else _try_lock(self._home / "server.lock")
+                    if lock is None:  # whoever was faster has started it
+                        continue
+                    with lock:
+                        port = listener_port(self._server)
+                        again = _spawn(self._home, lock.fileno(), port, port)
+                if self._child is not None:
+                    self._child.poll()
+                self._child, self._pid = again._child, again._pid
+
     def close(self) -> None:
         """Stop using the server; if nobody else does, return once its process is gone."""
         if self._users is None:
             return
+        self._left.set()
+        if self._watcher is not None:
+            self._watcher.join()
         self._users.close()
         self._users = None
         if not _is_leaving(self._home, self._gone):
@@ -142,7 +172,9 @@ def prefect_server(home: Path, *, port: int | None = None) -> Iterator[PrefectSe
     """Use the user's Prefect server or the embedded one of `home`; see `begin`."""
     handle = begin(home, port=port)
     try:
-        yield handle.wait()
+        server = handle.wait()
+        handle.watch()
+        yield server
     finally:
         handle.close()
 
@@ -175,6 +207,22 @@ def begin(home: Path, *, port: int | None = None) -> PrefectServerHandle:
         raise
     handle._users = users
     return handle
+
+
+def answers(api_url: str, seconds: float) -> bool:
+    """Whether the server at a URL answers, or does so within `seconds`. One that wants a key, or is no server, answers too."""
+    deadline = time.monotonic() + seconds
+    parts = urllib.parse.urlsplit(api_url)
+    while True:
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            socket.create_connection((parts.hostname or "", port), timeout=5.0).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_WATCH_SECONDS)
+        else:
+            return True
 
 
 def configured_api_url() -> str | None:
@@ -342,6 +390,18 @@ def _lock(path: Path, kind: int, seconds: float = 15.0) -> TextIOWrapper:
                 file.close()
                 raise RegrowError(f"{path} is locked by another process that does not let go") from None
             time.sleep(_TICK)
+
+
+def _runs(home: Path) -> bool:
+    """Whether a server of `home` holds its lock."""
+    try:
+        with (home / "server.lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _try_lock(path: Path) -> TextIOWrapper | None:

@@ -6,12 +6,15 @@ stay small.
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 GRACE_SECONDS = 1.5
 """What the processes have to end by themselves before they are killed."""
@@ -39,6 +42,13 @@ class Guard:
                 start_new_session=True,  # not hit by what ends this process (Ctrl-C, a closed terminal)
             )
 
+    def then(self, command: list[str], *, unless_locked: Path, delay: float) -> None:
+        """What to run, with this process's environment, after the killing, unless somebody takes a lock within `delay` s."""
+        if self._guard is not None and self._guard.stdin is not None:
+            will = {"command": command, "lock": str(unless_locked), "delay": delay, "env": dict(os.environ), "cwd": os.getcwd()}
+            self._guard.stdin.write(json.dumps(will).encode() + b"\n")
+            self._guard.stdin.flush()
+
     def finish(self) -> None:
         """Kill at once what has the mark, and end the guard."""
         if self._guard is not None:
@@ -62,12 +72,30 @@ def marked(mark: str) -> list[int]:
 
 
 def _watch(mark: str) -> None:
-    if sys.stdin.buffer.read():
+    said = sys.stdin.buffer.read()
+    if said.endswith(b"finished"):
         return
     deadline = time.monotonic() + GRACE_SECONDS
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.1)
     _kill(mark)
+    if said:
+        _carry_out(json.loads(said))
+
+
+def _carry_out(will: dict[str, Any]) -> None:
+    deadline = time.monotonic() + will["delay"]
+    while time.monotonic() < deadline:
+        try:
+            with Path(will["lock"]).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError:  # the experiment's folder was deleted
+            return
+        time.sleep(0.2)
+    null = subprocess.DEVNULL
+    subprocess.run(will["command"], env=will["env"], cwd=will["cwd"], stdin=null, stdout=null, stderr=null, check=False)
 
 
 def _kill(mark: str) -> None:

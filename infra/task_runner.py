@@ -29,7 +29,7 @@ from prefect.context import (
     serialize_context,
 )
 from prefect.events.clients import PrefectEventsClient
-from prefect.events.worker import EventsWorker
+from prefect.events.worker import EventsWorker, emit_events_to_cloud
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.states import Pending, Scheduled
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 15.0
 """How long the server may need to record what it has been told; 1 s is normal, as it writes in batches."""
+PATIENCE_SECONDS = 600
+"""How long a worker keeps what it has to tell a server that is away; one try a second."""
 _TICK = 0.05
 
 
@@ -174,6 +176,7 @@ class _WorkerContext:
         self._stack.enter_context(SyncClientContext.get_or_create())
         client = SyncClientContext.get()
         assert client is not None
+        _be_patient()
         self.shipper = LogShipper(client.client)
         _log_as_a_run()
 
@@ -211,6 +214,12 @@ def _lean_context() -> dict[str, Any]:
 
 def _no_flow() -> None:
     """Stands for the flow's function in a worker."""
+
+
+def _be_patient() -> None:
+    """Have what this process emits wait for a server that is away: Prefect gives up, and drops it, after 10 s."""
+    if not emit_events_to_cloud():  # a client of another kind, for a server that is not away
+        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=PATIENCE_SECONDS)
 
 
 def _log_as_a_run() -> None:
@@ -359,6 +368,21 @@ def settle(
                 break
             time.sleep(_TICK)
     return left
+
+
+def mend(
+    client: SyncPrefectClient, flow_run_id: UUID, task: Task[..., Any], ended: Mapping[UUID, tuple[str, State[Any]]]
+) -> None:
+    """Tell the server how task runs ended (id -> name and final state) that it does not know to have ended.
+
+    What a server has in memory when it is killed, and what a worker had for it when that went too, is lost.
+    """
+    for run_id, (name, state) in ended.items():
+        try:
+            client.set_task_run_state(run_id, state, force=True)
+        except ObjectNotFound:
+            client.create_task_run(task, flow_run_id, dynamic_key=str(run_id), id=run_id, name=name, state=Pending())
+            client.set_task_run_state(run_id, state, force=True)
 
 
 _ENDED = frozenset({StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED})

@@ -15,12 +15,14 @@ from uuid import UUID
 from regrow.infra import prefect_server
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.joining import environment, joined, slots, warm_up
+from regrow.infra.mlflow_catch_up import is_recorded, record_missing
 from regrow.infra.mlflow_check import check as check_mlflow
 from regrow.infra.mlflow_check import shown
-from regrow.infra.places import Places, first_event
+from regrow.infra.mlflow_sink import SinkRefused, SinkUnavailable
+from regrow.infra.places import Places, survey
 from regrow.infra.quiet import QUIET
 from regrow.search.errors import SpecError
-from regrow.search.events import Created
+from regrow.search.events import Closed
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.traces import in_a_line, user_trace
@@ -57,13 +59,15 @@ def launch(
     prepared = prepare(places, name, spec, trials=trials, code=code)
     if prepared.nothing_left:
         announce(f"{name} is finished already")
+        _catch_up(places, name, announce)
         return
     glance_at(prepared.spec)
     environment(prepared.spec)
     places.writable()
     check_mlflow(places.mlflow_uri, 5.0)
     # The user's home is left alone unless the user has a Prefect server of their own, whose settings are there.
-    with _environment({**QUIET, **prefect_server.CLIENT_ENVIRONMENT}):
+    retries = {"PREFECT_CLIENT_MAX_RETRIES": os.environ.get("PREFECT_CLIENT_MAX_RETRIES", "3")}  # 14 s in all; else a minute
+    with _environment({**QUIET, **prefect_server.CLIENT_ENVIRONMENT, **retries}):
         home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
         server = prefect_server.begin(places.prefect_home, port=prefect_port)
         try:
@@ -73,6 +77,17 @@ def launch(
                 _run(prepared, server, name, spec, trials, code, watch, announce)
         finally:
             server.close()
+
+
+def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> None:
+    """Records what MLflow, away when the experiment ended, does not have."""
+    if is_recorded(places, name):
+        return
+    try:
+        if (segments := record_missing(places, name)) > 0:
+            announce(f"MLflow lacked {segments} segments of its log and has everything now")
+    except (SinkRefused, SinkUnavailable) as error:
+        announce(f"MLflow does not have everything yet: {error}")
 
 
 def _run(
@@ -89,6 +104,7 @@ def _run(
             warm_up(prepared.spec, min(prepared.spec.concurrency or 2, os.cpu_count() or 1))
         slots(prepared.spec, ray_cluster)
         check_trainable(prepared.spec)
+        from httpx import HTTPError
         from prefect import get_client
         from prefect.client.schemas.objects import State
         from prefect.flow_engine import run_flow
@@ -96,21 +112,34 @@ def _run(
         from regrow.flows import run as flows_run
 
         announce(f"Prefect: {shown(server.wait().ui_url)}")
+        server.watch()
         announce(f"MLflow:  {shown(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
         parameters = {
             "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
-            "state": str(prepared.places.root), "trials": trials, "code": code,
+            "state": prepared.places.root, "trials": trials, "code": code,
         }
-        created = first_event(prepared.store)
-        token = flows_run.WATCH.set(watch)
+        found = survey(prepared.store)
+        created, last = found.created, found.last
+        token, told = flows_run.WATCH.set(watch), flows_run.ANNOUNCE.set(announce)
         try:
             with get_client(sync_client=True) as client:
-                again = flows_run.reopen(client, UUID(created.id)) if isinstance(created, Created) else None
-            ended = run_flow(flows_run.run, flow_run=again, parameters=parameters, return_type="state")
-            if isinstance(ended, State):
-                raise_error(ended)
+                again = flows_run.reopen(client, UUID(created.id)) if created is not None else None
+            try:
+                ended = run_flow(flows_run.run, flow_run=again, parameters=parameters, return_type="state")
+                if isinstance(ended, State):
+                    raise_error(ended)
+            except flows_run.TakenOver as taken:
+                raise UserError(str(taken)) from None
+            except HTTPError as error:
+                # Prefect's engine cannot do without its server. How the sitting ended is in the log, or goes on from there.
+                where = shown(server.server.api_url)
+                if survey(prepared.store).last == last or not isinstance(survey(prepared.store).last, Closed):
+                    away = f"the Prefect server at {where} is away ({error}); `{prepared.places.command('resume', name)}` goes on"
+                    raise RegrowError(away) from error
+                announce(f"The Prefect server at {where} is away and was not told how this ended; the experiment's log has it")
         finally:
             flows_run.WATCH.reset(token)
+            flows_run.ANNOUNCE.reset(told)
             for handler in logging.getLogger("prefect.flow_runs").handlers:
                 handler.flush()  # an embedded server is gone when this function has returned
 

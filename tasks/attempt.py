@@ -71,7 +71,7 @@ def run_attempt(
         # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
         arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=step, skipped=skipped)
         reporter = Reporter(desk, assignment, arrival if trouble is None else None, saved)
-        reporter.on_drop = writer.drop
+        reporter.on_drop, writer.on_saved = writer.drop, reporter.hurry
         if trouble is None and assignment.checkpoints:
             # Work from here on supersedes what earlier attempts did beyond `step`; a decision may be due at once.
             reporter.flush()

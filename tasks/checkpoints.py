@@ -14,7 +14,7 @@ import stat
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from regrow.tasks.checkpoint_folder import contents, digest_of
-from regrow.tasks.manifests import File, Manifest, Unsound, blob_key, manifest_key, own_scope, seal, unseal
+from regrow.tasks.manifests import File, Manifest, Unsound, blob_key, blob_scope, manifest_key, own_scope, seal, unseal
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Exists, Missing, Store
 
@@ -174,10 +174,13 @@ def discard(store: Store, manifests: Collection[str], keep: Collection[str]) -> 
     return orphans
 
 
-def sweep(store: Store, live: Collection[str]) -> Swept:
-    """Delete every manifest that is not `live`, and every blob to which no live one refers. Only while no attempt
-    runs.
+def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int]]) -> Swept:
+    """Delete what these attempts (trial, attempt) left behind: manifests that are not `live`, blobs to which no live one
+    refers.
+
+    Only while none of them runs. What others wrote stays: they may be those of a driver that took over meanwhile.
     """
+    ended = {blob_scope(*attempt) for attempt in attempts}
     staying: set[str] = set()
     unsure: list[str] = []
     for key in sorted(live):
@@ -186,9 +189,11 @@ def sweep(store: Store, live: Collection[str]) -> Swept:
             unsure.append(key)
         else:
             staying |= blobs
-    manifests = [key for key in store.list("manifests/") if key not in live]
+    manifests = [key for key in store.list("manifests/") if key not in live and own_scope(key) in ended]
     store.delete(manifests)
-    orphans = [] if unsure else [key for key in store.list("blobs/") if key not in staying]
+    orphans = [] if unsure else [
+        key for key in store.list("blobs/") if key not in staying and f"{key.rpartition('/')[0]}/" in ended
+    ]
     store.delete(orphans)
     return Swept(manifests=manifests, blobs=orphans, unsure=unsure)
 
@@ -208,6 +213,8 @@ class CheckpointWriter:
         self._given_up = threading.Event()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self.on_saved: Callable[[], None] = lambda: None
+        """Called, from the background, when another checkpoint is durable."""
 
     def submit(self, folder: Path, step: int) -> None:
         """Save `folder` as the checkpoint at `step`, then delete the folder. Returns at once.
@@ -299,6 +306,7 @@ class CheckpointWriter:
             self._mine.add(saved.manifest)
             with self._changed:
                 self._saved.append(saved)
+            self.on_saved()
         finally:
             shutil.rmtree(job.folder, ignore_errors=True)
 

@@ -6,6 +6,7 @@ A report costs a list append; a thread sends what has gathered a few times a sec
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -36,6 +37,7 @@ class Reporter:
         self._doomed = ""
         self._sending = threading.Lock()
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self.order = Order(until=assignment.until)
         self.on_drop: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
@@ -57,6 +59,7 @@ class Reporter:
         self._obey(Order(reason="preempted", why=why))
         if node:
             self._doomed = why  # said with every message from now on: the coordinator may be a new one by then
+        self.hurry()
 
     def _obey(self, order: Order) -> None:
         if self.order.reason == "" or _WEIGHT[order.reason] > _WEIGHT[self.order.reason]:
@@ -92,16 +95,24 @@ class Reporter:
             self.on_drop(order.drop, order.keep)
         return order
 
+    def hurry(self) -> None:
+        """Sends what there is now: a checkpoint that is not in the log yet is of no use to the next attempt."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Ends the background sending; what has gathered is sent by the next `flush`."""
         self._stop.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        silent = 0.0
-        while not self._stop.wait(FLUSH_SECONDS):
-            silent += FLUSH_SECONDS
-            if self._rows or silent >= LEASE_SECONDS:
-                silent = 0.0
+        last = time.monotonic()
+        while True:
+            hurried = self._wake.wait(FLUSH_SECONDS)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            if hurried or self._rows or time.monotonic() - last >= LEASE_SECONDS:
                 self.flush()
+                last = time.monotonic()

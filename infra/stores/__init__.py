@@ -11,10 +11,10 @@ from regrow.tasks.ports import Store
 
 
 def open_store(url: str) -> Store:
-    """The store at `url`: a local path (`~` is expanded) or a `file://` URL. Nothing is created before the first
-    write.
+    """The store at `url`: a local path (`~` is expanded), a `file://` or an `s3://` URL. Nothing is created, and nobody
+    is asked, before the first use.
 
-    Raises UserError for any other scheme.
+    Raises UserError for any other scheme, and for a URL that makes no sense.
     """
     if not url:
         raise UserError("the state's location is empty; give a folder, for example ./state")
@@ -26,5 +26,7 @@ def open_store(url: str) -> Store:
             raise UserError(f"{url}: a file URL has three slashes and an absolute path, for example file:///srv/state")
         return LocalStore(Path(unquote(parts.path)))
     if parts.scheme == "s3":
-        raise UserError(f"{url}: S3 is not supported yet; give a local folder")
-    raise UserError(f"{url}: no store for {parts.scheme!r}; give a local path or file://")
+        from regrow.infra.stores.s3 import open_s3
+
+        return open_s3(url)
+    raise UserError(f"{url}: no store for {parts.scheme!r}; give a local path, file:// or s3://")

@@ -30,6 +30,8 @@ app.command("best")(look.best)
 app.command("verify")(look.verify)
 app.command("schema")(look.schema)
 app.command("ui")(services.ui)
+app.command("up")(services.up)
+app.command("down")(services.down)
 
 
 def main() -> None:

@@ -47,6 +47,7 @@ class Live:
         if self._quiet:
             yield
             return
+        self._history = History()  # a second coordinator's log, after the cluster was lost, is read from its start as well
         done = threading.Event()
         screen = RichLive(
             console=self._console, refresh_per_second=4, get_renderable=self._render, transient=True
@@ -70,7 +71,11 @@ class Live:
         while True:
             last = done.is_set()
             try:
-                segments = ray.get(coordinator.follow.remote(after, 0.0 if last else 1.0))
+                segments = ray.get(coordinator.follow.remote(after, 0.0 if last else 1.0), timeout=3.0)
+            except ray.exceptions.GetTimeoutError:  # busy, or its cluster is gone
+                if last:
+                    return
+                continue
             except ray.exceptions.RayError:
                 return
             for number, lines in segments:

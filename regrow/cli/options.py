@@ -9,7 +9,10 @@ import typer
 NameArgument = Annotated[str, typer.Argument(help="The experiment's name")]
 StateOption = Annotated[
     str | None,
-    typer.Option("--state", help="Root of the durable state [default: $REGROW_STATE or ./.regrow]", show_default=False),
+    typer.Option(
+        "--state", help="Root of the durable state: a folder or s3://BUCKET/PREFIX [default: $REGROW_STATE or ./.regrow]",
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON on standard output")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and the last lines")]

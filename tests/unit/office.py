@@ -69,6 +69,7 @@ class Office:
         self.told: list[Progress] = []
         self.monotonic = 0.0
         """The coordinator's clock for leases, in seconds."""
+        self._opening_one = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -80,7 +81,8 @@ class Office:
         async def make() -> Coordinator:
             return Coordinator(self.store, self._opening(), driver, monotonic=lambda: self.monotonic)
 
-        self.coordinator = self.wait(make())
+        with self._opening_one:
+            self.coordinator = self.wait(make())
 
     def close(self) -> None:
         """Ends the thread."""
@@ -101,7 +103,12 @@ class Office:
     def tell(self, progress: Progress) -> Order:
         """See Desk."""
         self.told.append(progress)
-        return self.wait(self.coordinator.tell(progress))
+        while True:
+            asked = self.coordinator
+            order = self.wait(asked.tell(progress))
+            with self._opening_one:
+                if asked is self.coordinator:  # else it was gone before it could answer, and Ray asks the next one
+                    return order
 
     def instructions(self) -> Instructions:
         """What the driver is to do now."""

@@ -356,7 +356,7 @@ def test_discard_leaves_the_blobs_of_other_attempts_and_those_a_clone_refers_to(
     assert discard(store, [origin], keep=[clone]) == []
     assert restore(store, [clone], tmp_path / "r").manifest == clone
     assert discard(store, [clone], keep=[]) == []  # not its own: a sweep's to delete
-    assert sweep(store, live=[]).blobs == [file.key for file in source.files]
+    assert sweep(store, [], [(1, 1)]).blobs == [file.key for file in source.files]
 
 
 def test_manifests_go_before_their_blobs(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_manifests_go_before_their_blobs(tmp_path: Path) -> None:
     store = Recording()
     manifests = three(store, tmp_path)
     discard(store, manifests[:1], keep=manifests[1:])
-    sweep(store, live=[])
+    sweep(store, [], [(1, 1)])
     kinds = [key.split("/")[0] for key in deleted]
     assert kinds == ["manifests"] + ["blobs"] * 2 + ["manifests"] * 2 + ["blobs"] * 4
 
@@ -381,7 +381,7 @@ def test_a_kept_manifest_that_does_not_verify_protects_every_blob(tmp_path: Path
     replace(store, older, b"{}")
     blobs = store.list("blobs/")
     assert discard(store, [newest], keep=[older]) == []
-    swept = sweep(store, live=[older])
+    swept = sweep(store, [older], [(1, 1)])
     assert (swept.manifests, swept.blobs, swept.unsure) == ([oldest], [], [older])
     assert store.list("blobs/") == blobs
 
@@ -392,11 +392,13 @@ def test_sweep_leaves_exactly_the_live_checkpoints(tmp_path: Path) -> None:
     manifests = three(store, tmp_path)
     orphan = blob_key(9, 9, "0" * 64)
     store.create(orphan, b"of an upload that was never committed")
-    swept = sweep(store, live={manifests[1], manifest_key(5, 5, 5)})
+    foreign = blob_key(1, 2, "1" * 64)
+    store.create(foreign, b"of an attempt that a driver after this one started")
+    swept = sweep(store, {manifests[1], manifest_key(5, 5, 5)}, [(1, 1), (9, 9)])
     assert swept.manifests == sorted([manifests[0], manifests[2]])
     assert orphan in swept.blobs
     kept = [manifests[1], *(file.key for file in unseal(manifests[1], store.read(manifests[1])).files)]
-    assert store.list("") == sorted(["log/0000000001.jsonl", *kept])
+    assert store.list("") == sorted(["log/0000000001.jsonl", foreign, *kept])
 
 
 def test_what_is_no_manifest_is_never_deleted_as_one() -> None:
@@ -501,7 +503,7 @@ def test_a_clone_is_one_more_manifest_over_the_same_blobs(tmp_path: Path) -> Non
     assert discard(store, [original.manifest], keep=[copy.manifest]) == []
     restored = restore(store, [copy.manifest], tmp_path / "restored")
     assert (restored.manifest, restored.step) == (copy.manifest, 4)
-    assert sweep(store, [copy.manifest]).blobs == []
+    assert sweep(store, [copy.manifest], [(1, 2), (7, 1)]).blobs == []
     assert clone(store, copy.manifest, trial=7, attempt=1, step=4) == copy, "again, as after a lost answer"
 
 

@@ -601,7 +601,7 @@ def test_the_same_news_told_twice_changes_nothing(make: Make, attempt: Attemptin
                 trial._writer.drain()
 
     assert attempt(office, train).ended.outcome == "done"
-    assert len(again) == 3
+    assert len(again) >= 3
     assert all((one.until, one.reason) == (two.until, two.reason) for one, two in again)
     assert len([e for e in office.events if isinstance(e, Saved)]) == 9
 

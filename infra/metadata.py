@@ -1,0 +1,206 @@
+"""The clouds' notices that this machine is about to be taken away, as their metadata services tell them.
+
+Each cloud is one class with one method, `look`, which asks once. Nothing here runs by itself and nothing is kept but what
+the next question needs. The forms are the documented ones:
+
+* AWS, IMDSv2: a session token by PUT, then `spot/instance-action` (404 until there is a notice, two minutes ahead). AWS
+  recommends to ask every 5 s. The rebalance recommendation, which may come much earlier or never, counts only if wanted.
+* GCP: `instance/preempted` turns to TRUE 30 s ahead; `instance/maintenance-event` says TERMINATE_ON_HOST_MAINTENANCE for a
+  machine that cannot be moved (one with a GPU), up to an hour ahead.
+* Azure: `scheduledevents` lists events of the whole group of machines, at least 30 s ahead; ours are those that name our
+  machine among their resources. They are not acknowledged, as that would hasten the end.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from regrow.tasks.errors import UserError
+
+TIMEOUT_SECONDS = 1.0
+"""The service is on the machine's own host and answers in milliseconds, or is not there."""
+_MOST_BYTES = 1 << 20
+_TOKEN_SECONDS = 21600
+"""The longest that AWS grants."""
+_CLOUDS = ("auto", "aws", "gcp", "azure", "none")
+
+
+class Unanswered(Exception):
+    """The service did not answer, or nothing that it documents."""
+
+
+class Cloud(Protocol):
+    """Asks one cloud's metadata service."""
+
+    def look(self) -> str | None:
+        """Why this machine goes away, in a line; None if it stays, as far as is known. Raises Unanswered."""
+        ...
+
+
+def cloud(environment: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id")) -> Cloud | None:
+    """The cloud to ask: as REGROW_CLOUD says, else as the machine's firmware does; None: there is none to ask.
+
+    Raises UserError for a REGROW_CLOUD that is none of auto, aws, gcp, azure and none.
+    """
+    chosen = environment.get("REGROW_CLOUD", "").strip().lower() or "auto"
+    if chosen not in _CLOUDS:
+        raise UserError(f"REGROW_CLOUD={chosen!r} is unknown: set it to one of {', '.join(_CLOUDS)}, or unset it")
+    match _by_firmware(dmi) if chosen == "auto" else chosen:
+        case "aws" if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true":
+            return Aws(
+                environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254",
+                rebalance=environment.get("REGROW_AWS_REBALANCE") == "1",
+            )
+        case "gcp":
+            return Gcp(environment.get("GCE_METADATA_HOST") or "metadata.google.internal")
+        case "azure":
+            return Azure(environment.get("REGROW_AZURE_METADATA_ENDPOINT") or "http://169.254.169.254")
+        case _:
+            return None
+
+
+def _by_firmware(dmi: Path) -> str:
+    if _line(dmi / "sys_vendor") == "Amazon EC2" or "amazon" in _line(dmi / "bios_version"):  # Nitro, Xen
+        return "aws"
+    if _line(dmi / "product_name") == "Google Compute Engine":
+        return "gcp"
+    # Every Azure machine has this tag; its vendor, Microsoft Corporation, is that of any Hyper-V machine too.
+    if _line(dmi / "chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77":
+        return "azure"
+    return "none"
+
+
+def _line(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+class Aws:
+    """EC2's instance metadata service. `rebalance`: whether its recommendation to leave counts as a notice."""
+
+    def __init__(self, endpoint: str, *, rebalance: bool = False) -> None:
+        self._at, self._rebalance = endpoint.rstrip("/"), rebalance
+        self._token: str | None = None
+
+    def look(self) -> str | None:
+        """See Cloud."""
+        if (found := self._get("spot/instance-action")) is not None:
+            action = _object(found)
+            if action.get("action") not in ("terminate", "stop", "hibernate"):
+                raise Unanswered(f"no such action is documented: {found[:80]}")
+            return f"AWS takes the spot instance back ({action['action']} at {action.get('time', 'an unknown time')})"
+        if self._rebalance and (found := self._get("events/recommendations/rebalance")) is not None:
+            return f"AWS recommends to leave the spot instance (noticed at {_object(found).get('noticeTime', 'an unknown time')})"
+        return None
+
+    def _get(self, path: str) -> str | None:
+        if self._token is None:
+            self._token = self._new_token()
+        for last in (False, True):
+            header = {"X-aws-ec2-metadata-token": self._token} if self._token else {}
+            status, body = _ask(f"{self._at}/latest/meta-data/{path}", header)
+            if status == 401 and not last:  # the token has expired
+                self._token = self._new_token()
+                continue
+            if status == 404:
+                return None
+            if status != 200:
+                break
+            return body
+        self._token = None
+        raise Unanswered(f"status {status}")
+
+    def _new_token(self) -> str:
+        """A session's token; empty where the service knows none (IMDSv1 only), so that it is asked without."""
+        header = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)}
+        status, body = _ask(f"{self._at}/latest/api/token", header, method="PUT")
+        if status == 200:
+            return body.strip()
+        if status in (403, 404, 405):
+            return ""
+        raise Unanswered(f"status {status} for a token")
+
+
+class Gcp:
+    """Compute Engine's metadata server; `host` may have a port."""
+
+    def __init__(self, host: str) -> None:
+        self._at = f"http://{host}/computeMetadata/v1/instance"
+
+    def look(self) -> str | None:
+        """See Cloud."""
+        if self._get("preempted") == "TRUE":
+            return "GCP preempts the instance"
+        if self._get("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE":
+            return "GCP terminates the instance for maintenance of its host"
+        return None
+
+    def _get(self, key: str) -> str:
+        status, body = _ask(f"{self._at}/{key}", {"Metadata-Flavor": "Google"})
+        if status != 200 or not (known := body.strip().upper()).replace("_", "").isalpha():
+            raise Unanswered(f"status {status}")
+        return known
+
+
+class Azure:
+    """Azure's instance metadata service."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._at = f"{endpoint.rstrip('/')}/metadata"
+        self._name: str | None = None
+
+    def look(self) -> str | None:
+        """See Cloud."""
+        if self._name is None:
+            self._name = self._get("instance/compute/name?api-version=2021-02-01&format=text").strip().lower()
+        events = _object(self._get("scheduledevents?api-version=2020-07-01")).get("Events")
+        if not isinstance(events, list):
+            raise Unanswered("no list of events")
+        for event in events:
+            if isinstance(event, dict) and event.get("EventType") in ("Preempt", "Terminate") and self._concerns(event):
+                return f"Azure takes the machine away ({event['EventType']}, not before {event.get('NotBefore') or 'now'})"
+        return None
+
+    def _concerns(self, event: Mapping[str, Any]) -> bool:
+        resources = event.get("Resources")
+        return isinstance(resources, list) and self._name in [str(name).lower() for name in resources]
+
+    def _get(self, path: str) -> str:
+        status, body = _ask(f"{self._at}/{path}", {"Metadata": "true"})
+        if status != 200:
+            raise Unanswered(f"status {status}")
+        return body
+
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Without proxies: the address means this very machine, and a proxy would speak for its own."""
+
+
+def _ask(url: str, headers: Mapping[str, str], *, method: str = "GET") -> tuple[int, str]:
+    try:
+        request = urllib.request.Request(url, headers=dict(headers), method=method)
+        with _OPENER.open(request, timeout=TIMEOUT_SECONDS) as answer:
+            return answer.status, answer.read(_MOST_BYTES).decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code, ""
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise Unanswered(str(error) or type(error).__name__) from error
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise Unanswered("no JSON") from error
+    if not isinstance(found, dict):
+        raise Unanswered("no JSON object")
+    return found

@@ -1,0 +1,90 @@
+"""Bringing MLflow up to an experiment's log without a sitting: what a recorder could not write while MLflow was away.
+
+Needs no Ray. Writes what the recorder would have written, from the same cursor, so that doing both changes nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from regrow.infra.log import Log
+from regrow.infra.mlflow_runs import Runs
+from regrow.infra.mlflow_sink import CURSOR_TAG, EXPERIMENT_TAG, MlflowSink, RunUpdate
+from regrow.infra.places import Places, first_event
+from regrow.search.events import Created, decode
+from regrow.tasks.ports import Store
+
+_SEGMENTS = 500
+"""Folded before they are written: one transaction of some thousand rows."""
+
+
+def is_recorded(places: Places, name: str) -> bool | None:
+    """Whether MLflow has the whole log, told within milliseconds; None if that cannot be told without asking MLflow."""
+    scheme, _, place = places.mlflow_uri.partition(":///")
+    if scheme != "sqlite" or "?" in place or not Path(place).is_file():
+        return None
+    store = places.known(name)
+    created = first_event(store)
+    query = (
+        "select max(cast(c.value as integer)) from tags c join tags e on e.run_uuid = c.run_uuid"
+        " where c.key = ? and e.key = ? and e.value = ?"
+    )
+    try:
+        with closing(sqlite3.connect(f"{Path(place).as_uri()}?mode=ro", uri=True)) as database:
+            found = database.execute(
+                query, (CURSOR_TAG, EXPERIMENT_TAG, created.id if isinstance(created, Created) else "")
+            ).fetchone()
+    except sqlite3.Error:
+        return None
+    return bool(found[0] is not None and found[0] >= _last(store))
+
+
+def record_missing(places: Places, name: str, *, killed: bool = False) -> int:
+    """Writes to MLflow what it does not have of the log; returns how many segments that were, 0 if it had everything.
+
+    `killed`: nobody runs the experiment any more, so also ends its runs that are still shown as running, until the
+    next sitting says that they run. Raises SinkUnavailable or SinkRefused.
+    """
+    store = places.known(name)
+    created = first_event(store)
+    if not isinstance(created, Created):
+        return 0
+    sink = MlflowSink(
+        tracking_uri=places.mlflow_uri, experiment_name=name, experiment_id=created.id, artifact_root=places.mlflow_artifacts
+    )
+    try:
+        recorded = sink.load()
+        cursor, runs, number, written, pending = recorded.cursor or 0, Runs(), 0, 0, 0
+        for number, lines in Log.read(store):
+            for line in lines:
+                runs.apply(decode(line))
+            if number <= cursor:
+                runs.skip()
+                continue
+            written, pending = written + 1, pending + 1
+            if pending == _SEGMENTS:
+                sink.write(runs.take(), number)
+                pending = 0
+        if pending:
+            sink.write(runs.take(), number)
+        if killed and not places.alive(name):
+            sink.write(_obituaries(runs), max(number, cursor))
+        return written
+    finally:
+        sink.close()
+
+
+def _obituaries(runs: Runs) -> list[RunUpdate]:
+    now = int(time.time() * 1000)
+    return [
+        RunUpdate(key=update.key, name=update.name, start_ms=update.start_ms, parent=update.parent, status="KILLED", end_ms=now)
+        for update in runs.current()
+        if update.status == "RUNNING"
+    ]
+
+
+def _last(store: Store) -> int:
+    return max((number for number, _ in Log.read(store)), default=0)

@@ -1,0 +1,72 @@
+"""Making a sqlite database that is there whole or not at all, whatever is killed meanwhile.
+
+Standard library only: the embedded Prefect server's process imports it before anything else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+
+def create_database(database: Path, fill: Callable[[Path], None]) -> None:
+    """Create `database` unless it exists, by what `fill` writes to the path that it is given.
+
+    If another process was faster, its file is left as it is. What a killed process left behind is removed.
+    """
+    _sweep(database)
+    if database.exists():
+        return
+    database.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(dir=database.parent, prefix=f".{database.name}.making-"))
+    # Held while this process lives: by it the next one knows a folder that nobody fills any more.
+    with (making / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            whole = making / database.name
+            fill(whole)
+            with suppress(FileExistsError):
+                _publish(whole, database)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a sqlite database, whole or not at all. Raises OSError or sqlite3.Error."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin:
+            (state,) = origin.execute("pragma quick_check").fetchone()
+            if state != "ok":
+                raise sqlite3.DatabaseError(f"{source}: {state}")
+            with closing(sqlite3.connect(partial)) as copy:
+                origin.backup(copy)
+                copy.execute("pragma journal_mode = delete")  # else readers need to write beside it
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _publish(whole: Path, database: Path) -> None:
+    try:
+        os.link(whole, database)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if database.exists():
+            raise FileExistsError(database) from None
+        whole.replace(database)
+
+
+def _sweep(database: Path) -> None:
+    for left in database.parent.glob(f".{database.name}.making-*"):
+        # One without a lock is a moment old, or was left in the moment before it had one: 0 bytes, and left alone.
+        with suppress(OSError), (left / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,214 @@
+"""Requests to S3: the client that s3fs keeps, one an address and process, and the retries around it.
+
+Everything here runs in s3fs's event loop, which has a thread of its own. What a request asks is in `s3_objects.py`,
+what its failure means in `s3_failures.py`. s3fs is imported with the first request, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from regrow.infra.stores.s3_failures import RETRIED, Address, Failure, Kind, failure, user_error
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Unavailable
+
+PARTS = 4
+"""Parts of large objects in memory at a time, of all transfers of this process together."""
+_CONNECTIONS = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a request is waited for, and how often it is repeated, in seconds.
+
+    Before try n + 1 it waits a random time up to min(cap, base x 2^n) (full jitter), 1.5 s in all on average; nothing is
+    repeated once `total` is over. Then it is the caller's turn, which may wait for hours.
+    """
+
+    connect: float = 5.0
+    read: float = 30.0
+    tries: int = 5
+    base: float = 0.2
+    cap: float = 5.0
+    total: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A bucket at an endpoint (None: Amazon's own, or the one that AWS_PROFILE names) in a region (None: the same)."""
+
+    bucket: str
+    endpoint: str | None = None
+    region: str | None = None
+
+
+class Answer(Exception):
+    """The server's answer is no: the key is taken, there is no such object, or it is empty."""
+
+    def __init__(self, key: str, failed: Failure) -> None:
+        super().__init__(key, failed)
+        self.key, self.failed = key, failed
+
+    @property
+    def kind(self) -> Kind:
+        return self.failed.kind
+
+
+class Requests:
+    """Requests to one place. `worked`: somebody used it with success, so what fails may come back."""
+
+    def __init__(self, place: Place, patience: Patience, *, worked: bool) -> None:
+        self.place, self.patience, self.worked = place, patience, worked
+        self._worked_here = False
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs it in s3fs's event loop and waits, from whatever other thread."""
+        try:
+            running = asyncio.run_coroutine_threadsafe(work, self._sessions.loop)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()  # when it is the wait that was interrupted
+            raise
+
+    async def tried(self, key: str, attempt: Callable[[Any], Awaitable[T]]) -> T:
+        """The result of `attempt(client)`, repeated while the store is busy. Raises Answer, UserError or Unavailable."""
+        patience, begun = self.patience, time.monotonic()
+        session: Session | None = None
+        for turn in range(patience.tries):
+            try:
+                session = await self.session()
+                result = await attempt(session.client)
+            except Exception as error:
+                failed = failure(error)
+                if failed is None:
+                    raise
+                last = turn + 1 == patience.tries or time.monotonic() - begun > patience.total
+                if failed.kind not in RETRIED or last:
+                    raise self._verdict(key, failed, session) from error
+            else:
+                self.worked = self._worked_here = True
+                return result
+            await asyncio.sleep(random.uniform(0.0, min(patience.cap, patience.base * 2**turn)))  # noqa: S311 - jitter
+        raise AssertionError("the last turn raises")
+
+    async def session(self) -> Session:
+        """The client that is current."""
+        return await self._sessions.current()
+
+    def refusal(self, failed: Failure, credentials: str = "none were found") -> UserError:
+        """What to tell the user of a failure that will not pass."""
+        return user_error(failed, Address(bucket=self.place.bucket, endpoint=self.place.endpoint, credentials=credentials))
+
+    def _verdict(self, key: str, failed: Failure, session: Session | None) -> Exception:
+        if failed.kind in (Kind.TAKEN, Kind.MISSING, Kind.EMPTY):
+            return Answer(key, failed)
+        if failed.kind in (Kind.EXPIRED, Kind.REFUSED, Kind.NONE):
+            self._sessions.forget(session)  # they may be renewed: the next session reads them anew
+        passing = {
+            Kind.BUSY: True,
+            Kind.AWAY: self.worked,
+            Kind.EXPIRED: self.worked,
+            # Another machine's may have been good while this one never had any.
+            Kind.REFUSED: self._worked_here,
+            Kind.NONE: self._worked_here,
+        }
+        told = self.refusal(failed, session.credentials) if session is not None else self.refusal(failed)
+        if not passing.get(failed.kind, False):
+            return told
+        if failed.kind in RETRIED:
+            where = self.place.endpoint or "Amazon S3"
+            return Unavailable(key, f"{failed.why} (bucket {self.place.bucket!r} at {where})")
+        return Unavailable(key, str(told))
+
+    @property
+    def _sessions(self) -> _Sessions:
+        return _sessions(self.place.endpoint, self.place.region, self.patience)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Session:
+    """One client, where it found its credentials, and the bound on parts in memory."""
+
+    client: Any
+    credentials: str
+    room: asyncio.Semaphore
+
+
+class _Sessions:
+    """The s3fs file system for an address in this process; made anew where credentials have to be read again."""
+
+    def __init__(self, endpoint: str | None, region: str | None, patience: Patience) -> None:
+        try:
+            from fsspec.asyn import get_loop
+        except ImportError:
+            raise _not_installed() from None
+        self.loop: asyncio.AbstractEventLoop = get_loop()
+        self._endpoint, self._region, self._patience = endpoint, region, patience
+        self._room = asyncio.Semaphore(PARTS)
+        self._making = asyncio.Lock()
+        self._session: Session | None = None
+        self._fs: Any = None
+
+    async def current(self) -> Session:
+        if self._session is None:
+            async with self._making:
+                if self._session is None:
+                    self._session = await self._make()
+        return self._session
+
+    def forget(self, session: Session | None) -> None:
+        if session is self._session:
+            self._session = None
+
+    async def _make(self) -> Session:
+        self._fs = fs = await asyncio.to_thread(self._file_system)
+        client = await fs.set_session()
+        found = await fs.session.get_credentials()
+        return Session(client=client, credentials=f"from {found.method}" if found else "none were found", room=self._room)
+
+    def _file_system(self) -> Any:
+        try:
+            import s3fs
+        except ImportError:
+            raise _not_installed() from None
+        config = {
+            "connect_timeout": self._patience.connect, "read_timeout": self._patience.read,
+            "max_pool_connections": _CONNECTIONS, "tcp_keepalive": True,
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            # Newer checksums travel in a trailer that few servers other than Amazon's take. Over http the signature
+            # covers the body, over https TLS does, and what we read we verify ourselves.
+            "request_checksum_calculation": "when_required", "response_checksum_validation": "when_required",
+        }
+        return s3fs.S3FileSystem(
+            endpoint_url=self._endpoint, client_kwargs={"region_name": self._region} if self._region else {},
+            config_kwargs=config, use_listings_cache=False, skip_instance_cache=True, loop=self.loop,
+        )
+
+
+def _not_installed() -> UserError:
+    return UserError("state in S3 needs the package s3fs, which is not installed: pip install 'regrow[s3]'")
+
+
+_all: dict[tuple[Any, ...], _Sessions] = {}
+_all_lock = threading.Lock()
+
+
+def _sessions(endpoint: str | None, region: str | None, patience: Patience) -> _Sessions:
+    key = (os.getpid(), endpoint, region, patience)  # a forked child shares neither loop nor connections
+    with _all_lock:
+        if key not in _all:
+            _all[key] = _Sessions(endpoint, region, patience)
+        return _all[key]

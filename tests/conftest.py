@@ -1,0 +1,48 @@
+"""What tests of several folders share: one S3 server for the session, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from regrow.infra import s3_server
+from regrow.infra.processes import Guard
+
+
+@contextmanager
+def guarded_s3_server(folder: Path) -> Iterator[s3_server.S3Server]:
+    """A real S3 server on loopback with an empty bucket; it ends with this process, however that ends.
+
+    One that the test starts in its place is found by its folder, and ended as well.
+    """
+    name, value = f"REGROW_S3_TEST_{uuid.uuid4().hex}", "1"  # a name of its own: servers may be nested
+    guard = Guard(f"{name}={value}")
+    os.environ[name] = value  # inherited by the servers that are started meanwhile
+    try:
+        yield s3_server.start(folder)[0]
+    finally:
+        os.environ.pop(name, None)
+        s3_server.stop(folder, at_once=True)
+        guard.finish()
+
+
+@pytest.fixture(scope="session")
+def s3_server_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_server.S3Server]:
+    """One server for all tests that do it no harm."""
+    with guarded_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty state root on the session's server, to which this process's variables point."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_server_of_session.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_server_of_session.bucket}/{uuid.uuid4().hex}"

@@ -1,0 +1,300 @@
+"""What must hold of an experiment that was cut, and of one that was not. No test lives here.
+
+The *normal form* of a log says what was tried, learned and decided, in order. Two logs with the same normal form are
+the same experiment. It is the list of these entries, made by reading the events in order:
+
+* `created` with id and specification; `closed` with its status.
+* `proposed` with trial, configuration and the sampler's state.
+* `row` with trial, step and objective; `saved` and `dropped` with trial and step, one for each checkpoint.
+* `decided` with trial, step, verdict, until and why.
+* `final` with trial, state and the number of its steps, where a trial comes to a final state.
+
+Left out is what a crash must add, and nothing else: `Opened`, `Started`, `Began`, the `Ended` of a lost attempt, the
+numbers of attempts, times. A step that is done again gives the same entries again: of equal `row`, `saved`, `dropped`
+and `closed` entries only the first counts, while one that differs (another value for the same step) is an entry of its
+own, so that it shows. A `proposed`, `decided` or `final` entry is never done again: each counts. Checkpoints of a trial
+after the decision to stop it are left out: nobody needs them, and an attempt that is lost then need not have made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from regrow.infra.log import Log
+from regrow.infra.places import read_events
+from regrow.infra.segments import PREFIX, cover, extents
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Created,
+    Decided,
+    Dropped,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Saved,
+    Started,
+)
+from regrow.search.history import History
+from regrow.search.lifecycle import TrialState
+from regrow.search.verify import verify
+from regrow.tasks.manifests import unseal
+from regrow.tasks.messages import Assignment, Order, Progress
+from regrow.tasks.ports import Store
+from tests.faults.sitting import Sitting
+from tests.faults.work import exact
+from tests.faults.world import World
+
+Entry = tuple[object, ...]
+METRIC = "score"
+_ONCE_MORE = ("row", "saved", "dropped", "closed")
+
+
+class Broken(AssertionError):
+    """Something that always holds does not. `law` names it."""
+
+    def __init__(self, law: str, what: str) -> None:
+        super().__init__(f"{law}: {what}")
+        self.law = law
+
+
+def must(law: str, holds: object, what: object = "") -> None:
+    """Raises Broken unless it holds."""
+    if not holds:
+        raise Broken(law, str(what))
+
+
+def normal(events: Iterable[AnyEvent]) -> list[Entry]:
+    """The normal form of a log."""
+    history = History()
+    entries: list[Entry] = []
+    seen: set[str] = set()
+    stopped: set[int] = set()
+    steps: dict[str, int] = {}  # of manifests
+    final: set[int] = set()
+
+    def note(*entry: object) -> None:
+        if entry[0] in _ONCE_MORE:
+            if repr(entry) in seen:
+                return
+            seen.add(repr(entry))
+        entries.append(entry)
+
+    for event in events:
+        history.apply(event)
+        match event:
+            case Created():
+                note("created", event.id, event.spec)
+            case Proposed():
+                note("proposed", event.trial, event.config, event.state)
+            case Reported():
+                for row in event.rows:
+                    note("row", event.trial, row.step, row.metrics[METRIC])
+            case Decided():
+                if event.verdict == "stop":
+                    stopped.add(event.trial)
+                note("decided", event.trial, event.step, event.verdict, event.until, event.why)
+            case Saved():
+                steps[event.manifest] = event.step
+                if event.trial not in stopped:
+                    note("saved", event.trial, event.step, event.size)
+            case Dropped() if event.trial not in stopped:
+                for manifest in event.manifests:
+                    note("dropped", event.trial, steps[manifest])
+            case Ended():
+                trial = history.trials[event.trial]
+                if trial.state.final and event.trial not in final:
+                    final.add(event.trial)
+                    note("final", event.trial, trial.state.value, trial.step)
+            case Closed():
+                note("closed", event.status)
+            case _:
+                pass
+    return entries
+
+
+def must_equal(found: list[Entry], expected: list[Entry]) -> None:
+    """Raises Broken at the first entry that differs."""
+    for place in range(max(len(found), len(expected))):
+        one = found[place] if place < len(found) else None
+        other = expected[place] if place < len(expected) else None
+        must("equal logs", one == other, f"entry {place} is {one}, not {other}")
+
+
+@dataclass(slots=True)
+class Curve:
+    """A trial as an independent reading of the events has it: simple, and not the code under test."""
+
+    config: dict[str, Any]
+    values: list[float] = field(default_factory=list)
+    by: list[int] = field(default_factory=list)
+    holder: int | None = None
+    began: bool = False
+    attempts: int = 0
+    over: bool = False
+    stop: bool = False
+    checkpoints: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0
+
+
+def read(events: Iterable[AnyEvent]) -> list[Curve]:
+    """The trials of a log. Raises Broken for an event out of place."""
+    curves: list[Curve] = []
+    for event in events:
+        if isinstance(event, Created | Opened | Closing | Closed):
+            continue
+        if isinstance(event, Proposed):
+            must("numbered trials", event.trial == len(curves), event)
+            curves.append(Curve(event.config))
+            continue
+        curve = curves[event.trial]
+        if isinstance(event, Started):
+            must("finished trials stay finished", not curve.over, event)
+            must("one lease a trial", curve.holder is None and event.attempt == curve.attempts + 1, event)
+            must("offered checkpoints are there", event.checkpoints == _newest_first(curve), event)
+            curve.attempts = curve.holder = event.attempt
+            curve.began = False
+            continue
+        if isinstance(event, Dropped):
+            must("deletions of what is there", set(event.manifests) <= set(curve.checkpoints), event)
+            for manifest in event.manifests:
+                del curve.checkpoints[manifest]
+            continue
+        must("only the holder of the lease counts", event.attempt == curve.holder, event)
+        match event:
+            case Began():
+                must("an attempt begins once", not curve.began, event)
+                must("goes on from what was done", event.restored <= len(curve.values), event)
+                curve.began = True
+                curve.repeated += len(curve.values) - event.restored
+                del curve.values[event.restored :], curve.by[event.restored :]
+                curve.checkpoints = {m: s for m, s in curve.checkpoints.items() if s <= event.restored}
+            case Reported():
+                for row in event.rows:
+                    must("contiguous steps", row.step == len(curve.values) + 1, event)
+                    must("exact values", row.metrics[METRIC] == exact(curve.config, row.step), event)
+                    must("rows of their own attempt", row.metrics["attempt"] == event.attempt, event)
+                    curve.values.append(exact(curve.config, row.step))
+                    curve.by.append(event.attempt)
+            case Saved():
+                must("checkpoints of what was reported", event.step <= len(curve.values), event)
+                curve.checkpoints[event.manifest] = event.step
+            case Decided():
+                must("nothing is decided after a stop", not curve.stop, event)
+                curve.stop = event.verdict == "stop"
+            case Ended():
+                curve.holder = None
+                curve.over = event.outcome in ("done", "stopped") or curve.stop
+            case _:
+                pass
+    return curves
+
+
+def _newest_first(curve: Curve) -> list[str]:
+    return sorted(curve.checkpoints, key=lambda m: -curve.checkpoints[m])
+
+
+def must_be_sound(store: Store, *, trials: int, swept: bool = True) -> list[AnyEvent]:
+    """All that must hold at the end of an experiment, however often it was cut. Returns its events."""
+    events = read_events(store)
+    checked = verify(events)
+    must("every decision recomputes", checked.difference is None, checked.difference)
+    history = checked.history
+    must("it ends", history.closed is not None and history.closed.status == "finished", history.closed)
+    must("exact totals", len(history.trials) == history.total == trials, len(history.trials))
+    curves = read(events)
+    for trial, curve in zip(history.trials, curves, strict=True):
+        must("every trial ends", trial.state in (TrialState.DONE, TrialState.STOPPED) and curve.over, trial)
+        must("one value a step", [row.step for row in trial.rows] == list(range(1, len(curve.values) + 1)), trial)
+        must("one value a step", [row.metrics[METRIC] for row in trial.rows] == curve.values, trial)
+        must("lineage", trial.lineage == curve.by, trial.lineage)
+    must("counted losses", history.lost_steps == sum(curve.repeated for curve in curves), history.lost_steps)
+    live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
+    must("checkpoints as decided", live == {m for curve in curves for m in curve.checkpoints}, live)
+    must_refer(store, live)
+    if swept:
+        must("nothing orphaned", set(store.list("manifests/")) == live, set(store.list("manifests/")) ^ live)
+        referred = {file.key for key in live for file in unseal(key, store.read(key)).files}
+        must("nothing orphaned", set(store.list("blobs/")) == referred, set(store.list("blobs/")) ^ referred)
+    known = extents(store.list(PREFIX))
+    chain, hole = cover(known, 0, max(extent.last for extent in known))
+    must("a log without holes", hole is None and chain, hole)
+    return events
+
+
+def must_refer(store: Store, manifests: Iterable[str]) -> None:
+    """None of these manifests refers to a blob that is not there."""
+    blobs = set(store.list("blobs/"))
+    for key in manifests:
+        missing = {file.key for file in unseal(key, store.read(key)).files} - blobs
+        must("manifests last", not missing, f"{key} refers to {missing}")
+
+
+def live_manifests(store: Store) -> set[str]:
+    """The checkpoints that the durable log keeps."""
+    return {m for curve in read(read_events(store)) for m in curve.checkpoints}
+
+
+def may_count(store: Store) -> set[str]:
+    """The manifests that the durable log keeps, or may yet hear of: those of attempts that hold their lease."""
+    curves = read(read_events(store))
+    held = tuple(f"manifests/{n}/{c.holder}/" for n, c in enumerate(curves) if c.holder is not None)
+    kept = {m for curve in curves for m in curve.checkpoints}
+    return kept | {m for m in store.list("manifests/") if m.startswith(held)}
+
+
+# ---- while it runs ---------------------------------------------------------------------------------------------------
+
+
+def watch(world: World, verb: str, key: str) -> None:
+    """After each effect: a manifest comes after its blobs and goes before them, and after the log said so."""
+    if verb == "create" and key.startswith("manifests/"):
+        must_refer(world.store, may_count(world.store) & {key})
+    elif verb == "delete" and key.startswith("blobs/"):
+        must_refer(world.store, may_count(world.store))
+    elif verb == "delete" and key.startswith("manifests/"):
+        must("deletion follows the log", key not in live_manifests(world.store), key)
+
+
+def on_submit(sitting: Sitting, assignment: Assignment) -> None:
+    """An attempt is handed out: that it starts is in the log."""
+    started = [(e.trial, e.attempt) for e in read_events(sitting.world.store) if isinstance(e, Started)]
+    lease = assignment.trial, assignment.attempt
+    must("written before it is acted on", lease in started, f"{lease} was handed out")
+
+
+def on_answer(sitting: Sitting, progress: Progress, order: Order) -> None:
+    """An attempt is answered: what it said, and the decision that it hears of, are in the log."""
+    if order.reason == "fenced":
+        return
+    law, events = "written before it is acted on", read_events(sitting.world.store)
+    mine = [e for e in events if getattr(e, "trial", None) == progress.trial]
+    rows = {row.step for e in mine if isinstance(e, Reported) for row in e.rows}
+    must(law, {row.step for row in progress.rows} <= rows, f"rows of {progress} were acknowledged")
+    saved = {e.manifest for e in mine if isinstance(e, Saved)}
+    dropped = {m for e in mine if isinstance(e, Dropped) for m in e.manifests}
+    must(law, {s.manifest for s in progress.saved} <= saved, f"checkpoints of {progress} were acknowledged")
+    must(law, set(order.drop) <= dropped, f"{order.drop} are to be deleted")
+    decided = [e for e in mine if isinstance(e, Decided)]
+    if order.reason == "stopped":
+        closing = any(isinstance(e, Closing) for e in events)
+        must(law, closing or (decided and decided[-1].verdict == "stop"), "an attempt is told to stop")
+    if progress.ended is not None:
+        ends = [e for e in mine if isinstance(e, Ended) and e.attempt == progress.attempt]
+        must(law, ends, f"the end of {progress.trial}/{progress.attempt} was acknowledged")
+    if order.next is not None:
+        on_submit(sitting, order.next)
+
+
+WATCHED: Mapping[str, Any] = {"on_submit": on_submit, "on_answer": on_answer}
+"""What a sitting is given, to be looked at while it runs."""
+
+
+def segments_of(store: Store, after: int) -> int:
+    """How many segments the log has after number `after`."""
+    return sum(1 for _ in Log.read(store, after))

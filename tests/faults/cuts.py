@@ -1,0 +1,116 @@
+"""The ways to cut an experiment in the middle of its run, at a transition of the uninterrupted one. No test lives here.
+
+Each raises AssertionError, naming the transition, if the experiment does not grow back as it should. (That everything
+dies at once needs no run: see `scenarios.grown_back`.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from regrow.infra.places import read_events
+from regrow.infra.stores.memory import MemoryStore
+from regrow.search.events import Ended
+from tests.faults.checks import WATCHED, must, watch
+from tests.faults.scenarios import PLANS, SEED, go_on, must_have_grown_back
+from tests.faults.sitting import Sitting
+from tests.faults.world import Process, Transition, World
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Puts before a failure at which transition it came about."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from error
+
+
+def _begun(name: str) -> Sitting:
+    return Sitting(World(MemoryStore(), watch=watch, keep_states=False), PLANS[name], seed=SEED, **WATCHED)
+
+
+def coordinator_dies(name: str, at: Transition) -> None:
+    """Driver and workers live on, and Ray starts the coordinator again."""
+    with told(f"the coordinator died at {at}"), _begun(name) as sitting:
+
+        def kill(here: Transition, _: Process) -> None:
+            if here.number == at.number:
+                sitting.coordinating.killed = True
+
+        sitting.world.on = kill
+        sitting.open().run().finish()
+        events = must_have_grown_back(sitting.world.store, name)
+        must("no attempt is lost with it", not [e for e in events if isinstance(e, Ended) and e.outcome == "lost"])
+
+
+def worker_dies(name: str, at: Transition) -> None:
+    """The worker whose transition it is."""
+    with told(f"a worker died at {at}"), _begun(name) as sitting:
+
+        def kill(here: Transition, process: Process) -> None:
+            if here.number == at.number:
+                process.killed = True
+
+        sitting.world.on = kill
+        sitting.open().run().finish()
+        must_have_grown_back(sitting.world.store, name)
+
+
+def worker_is_cut_off(name: str, at: Transition) -> None:
+    """The worker whose transition it is counts as lost, while it goes on and its messages still arrive."""
+    with told(f"a worker was cut off at {at}"), _begun(name) as sitting:
+
+        def cut(here: Transition, process: Process) -> None:
+            if here.number == at.number:
+                for worker in [w for w in sitting.workers if w.process is process]:
+                    sitting.cut_off(worker)
+
+        sitting.world.on = cut
+        sitting.open().run().finish()
+        events = must_have_grown_back(sitting.world.store, name)
+        lost = [e for e in events if isinstance(e, Ended) and e.outcome == "lost"]
+        must("the end of a zombie is no other loss", all(e.cause == "preempted" for e in lost), lost)
+
+
+def overtaken(name: str, at: Transition) -> bool:
+    """Another driver takes over, while the first with all that it has goes on. False if that had no occasion to."""
+    with told(f"a driver was overtaken at {at}"), _begun(name) as old:
+        old.open().run(until=lambda: len(old.world.tape) > at.number)
+        if old.status is not None:
+            return False
+        since, chance = len(old.world.tape), random.Random(at.number)
+        world = World(old.world.store, watch=watch)
+        with Sitting(world, PLANS[name], driver="driver-2", seed=at.number, **WATCHED) as new:
+            new.open()
+            while going := [sitting for sitting in (old, new) if sitting.status is None]:
+                chance.choice(going).step()
+            _must_not_write(old, since)
+            new.finish()
+        must_have_grown_back(world.store, name)
+    return True
+
+
+def overslept(name: str, at: Transition) -> bool:
+    """Another driver takes over and finishes; then the first wakes up. False if that had no occasion to."""
+    with told(f"a driver slept from {at} on"), _begun(name) as old:
+        old.open().run(until=lambda: len(old.world.tape) > at.number)
+        if old.status is not None:
+            return False
+        since, store = len(old.world.tape), old.world.store
+        go_on(name, store, driver="driver-2")
+        before = read_events(store)
+        old.run()
+        _must_not_write(old, since)
+        must("the log is as it was", read_events(store) == before)
+        go_on(name, store, driver="driver-3")  # what the zombie left is collected
+    return True
+
+
+def _must_not_write(zombie: Sitting, since: int) -> None:
+    """It made no part of the log from that transition on. Merging what is there is no harm."""
+    written = [t for t in zombie.world.tape[since:] if t.when == "after" and t.what.startswith("log ") and "deleted" not in t.what]
+    must("a zombie writes nothing", not written, written)
+    must("a zombie stops", zombie.status == "superseded", zombie.status)

@@ -1,0 +1,128 @@
+"""The experiments that are cut: small, so that they can be cut everywhere. And how they go on. No test lives here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from regrow.infra.stores.memory import MemoryStore
+from regrow.search.events import AnyEvent
+from regrow.tasks.ports import Store
+from tests.faults import tally
+from tests.faults.checks import WATCHED, Entry, must_be_sound, must_equal, normal, watch
+from tests.faults.sitting import Plan, Sitting
+from tests.faults.world import State, Transition, World, restored
+
+_SPEC: dict[str, Any] = {
+    "name": "cut",
+    "trainable": "tests.faults.work:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {"x": {"uniform": [0.0, 1.0]}},
+    "search": "random",
+    "schedule": "fifo",
+    "trials": 3,
+    "max_steps": 3,
+    "checkpoint": {"keep_last": 1, "keep_best": 1},
+}
+_ASHA: dict[str, Any] = {"schedule": {"asha": {"grace_period": 1, "reduction_factor": 2}}}
+_TPE: dict[str, Any] = {"search": {"tpe": {"n_startup_trials": 2}}}
+
+
+def _plan(slots: int, *, carry_on: bool = False, late: bool = False, **changes: Any) -> Plan:
+    return Plan(spec={**_SPEC, **changes}, slots=slots, carry_on=carry_on, late=late)
+
+
+ONE: dict[str, Plan] = {
+    "fifo, random": _plan(1),
+    "asha, tpe": _plan(1, **_ASHA, **_TPE, trials=4, max_steps=3),
+    "short trials in a row": _plan(1, carry_on=True, **_ASHA, max_steps=3, checkpoint={"every_steps": 2, "keep_last": 2}),
+    "late checkpoints": _plan(1, late=True, **_ASHA, trials=2),
+}
+"""One slot: nothing happens at the same time."""
+SEVERAL: dict[str, Plan] = {
+    "fifo, random, 2 slots": _plan(2, trials=2, max_steps=4),
+    "asha, tpe, 3 slots": _plan(3, **_ASHA, **_TPE, trials=4, max_steps=3),
+    "late checkpoints, 2 slots": _plan(2, late=True),
+    "short trials in a row, 2 slots": _plan(2, carry_on=True, **_ASHA, trials=4, max_steps=3),
+}
+PLANS = ONE | SEVERAL
+SEED = 7
+"""Orders the uninterrupted run; what follows a crash has another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A run that nobody cut: every transition of it, the durable state at each, and its log."""
+
+    tape: list[Transition]
+    states: list[State]
+    events: list[AnyEvent]
+    entries: list[Entry]
+
+    @property
+    def open(self) -> list[Transition]:
+        """The transitions before it wrote that it is closed."""
+        closing = [t.number for t in self.tape if t.what.startswith("log ") and "closed" in t.what]
+        return self.tape[: closing[0]]
+
+
+@cache
+def whole(name: str) -> Whole:
+    """The uninterrupted run of a scenario."""
+    return uncut(name)
+
+
+def uncut(name: str, *, check: bool = True) -> Whole:
+    """The same, made anew."""
+    world = World(MemoryStore(), watch=watch)
+    run(world, name, seed=SEED)
+    events = must_be_sound(world.store, trials=trials_of(name)) if check else []
+    return Whole(tape=world.tape, states=world.states, events=events, entries=normal(events))
+
+
+def trials_of(name: str) -> int:
+    """The total number of trials."""
+    total: int = PLANS[name].spec["trials"]
+    return total
+
+
+def run(world: World, name: str, *, driver: str = "driver-1", seed: int = 0) -> Sitting:
+    """A sitting from its start to its end."""
+    with Sitting(world, PLANS[name], driver=driver, seed=seed, **WATCHED) as sitting:
+        return sitting.open().run().finish()
+
+
+def must_have_grown_back(store: Store, name: str) -> list[AnyEvent]:
+    """What holds at the end of a scenario that was cut. Returns its events."""
+    events = must_be_sound(store, trials=trials_of(name))
+    if PLANS[name].slots == 1:
+        must_equal(normal(events), whole(name).entries)
+    return events
+
+
+_outcomes: dict[tuple[str, frozenset[tuple[str, bytes]]], World | AssertionError] = {}
+
+
+def grown_back(name: str, state: State, seed: int) -> World:
+    """A new driver goes on from a durable state, to the end, and what must hold holds; once for equal states."""
+    key = name, frozenset(state.items())
+    if key not in _outcomes:
+        try:
+            _outcomes[key] = go_on(name, restored(state), driver=f"driver-{len(_outcomes) + 2}", seed=seed)
+        except AssertionError as error:
+            _outcomes[key] = error
+        tally.resumes(name)
+    outcome = _outcomes[key]
+    if isinstance(outcome, AssertionError):
+        raise outcome
+    return outcome
+
+
+def go_on(name: str, store: Store, *, driver: str = "driver-2", seed: int = 0) -> World:
+    """A new driver on what is in the store, to the end; what must hold holds."""
+    world = World(store, watch=watch)
+    run(world, name, driver=driver, seed=seed)
+    must_have_grown_back(store, name)
+    return world

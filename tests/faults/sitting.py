@@ -1,0 +1,460 @@
+"""One sitting of an experiment in one thread of control: driver, coordinator and workers as virtual processes.
+
+Coordinator, ledger, log, `run_attempt` and checkpoints are the real ones. What Ray does (messages, restarts of the
+coordinator, sent again what was not answered) and what the flow does (`flows/run.py`: poll, submit, watch, sweep) is
+done here, one action at a time, in an order that depends on a seed alone. No test lives here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+from unittest.mock import patch
+
+from regrow.infra import compaction, ledger
+from regrow.infra.collection import collect
+from regrow.infra.coordinator import Coordinator, Instructions, Opening
+from regrow.infra.log import Log
+from regrow.infra.places import replay
+from regrow.search.events import Cause
+from regrow.search.spec import Spec
+from regrow.tasks import attempt, checkpoints, reporter
+from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.messages import Assignment, Job, Order, Progress
+from tests.faults.world import Gone, Killed, Process, View, World
+
+ID = "00000000-0000-0000-0000-000000000001"
+MERGE_EVERY, MERGE = 3, 3
+"""Segments between two looks at what can be merged, and how many are: small, so that a short log is merged too."""
+
+
+class Prompt(CheckpointWriter):
+    """The real writer with its thread; who asks it for something waits until that is done, so that runs repeat."""
+
+    def _put(self, job: Any) -> None:
+        super()._put(job)
+        self.drain()
+
+
+class Late(Prompt):
+    """The same, a checkpoint behind: each is saved when the next is asked for, so that rows go ahead of checkpoints."""
+
+    _held: tuple[Path, int] | None = None
+
+    def submit(self, folder: Path, step: int) -> None:
+        """Saves the one before."""
+        self._release()
+        self._held = folder, step
+
+    def drop(self, manifests: Collection[str], keep: Collection[str]) -> None:
+        """After what was submitted before."""
+        self._release()
+        super().drop(manifests, keep)
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Saves what is left."""
+        self._release()
+        return super().drain(timeout)
+
+    def _release(self) -> None:
+        if self._held is not None:
+            (folder, step), self._held = self._held, None
+            super().submit(folder, step)
+
+
+def writer(store: View, *, trial: int, attempt: int) -> CheckpointWriter:
+    """The writer of an attempt."""
+    return (Late if store.late else Prompt)(store, trial=trial, attempt=attempt)
+
+
+class InTurn:
+    """A pool whose work is done at once, one piece after the other."""
+
+    def __init__(self, _: int) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, fn: Callable[[Any], Any], each: Iterable[Any]) -> Iterable[Any]:
+        """The results, in order."""
+        return [fn(one) for one in each]
+
+
+@contextmanager
+def stillness() -> Iterator[None]:
+    """Within the block nothing depends on time: no beats, no parallel uploads, background work waited for."""
+    merge = Log.compact
+    with (
+        patch.object(reporter, "FLUSH_SECONDS", 3600.0),
+        patch.object(reporter.Reporter, "hurry", lambda _: None),  # the trainable has its news sent itself
+        patch.object(checkpoints, "ThreadPoolExecutor", InTurn),
+        patch.object(compaction, "ThreadPoolExecutor", InTurn),
+        patch.object(attempt, "CheckpointWriter", writer),
+        patch.object(ledger, "COMPACT_EVERY", MERGE_EVERY),
+        patch.object(Log, "compact", lambda log: merge(log, MERGE)),
+    ):
+        yield
+
+
+class Here:
+    """A machine that never goes away by itself."""
+
+    def place(self) -> tuple[str, str]:
+        """See Host."""
+        return "node", ""
+
+    def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
+        """See Host."""
+        return nullcontext()
+
+
+class Deferred(ThreadPoolExecutor):
+    """Runs what the coordinator hands to threads when the scheduler says so."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Puts it off."""
+        future: Future[Any] = Future()
+        self.jobs.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def perform(self, place: int) -> None:
+        """Does one of them."""
+        future, job = self.jobs.pop(place)
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(job())
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+
+
+class Worker:
+    """A worker process: runs one attempt, and others after it if it is told to carry on."""
+
+    def __init__(self, sitting: Sitting, assignment: Assignment) -> None:
+        self.process = Process(f"worker {assignment.trial}/{assignment.attempt}", yields=sitting.plan.slots > 1)
+        self.assignment, self.task_run = assignment, f"run-{assignment.trial}"
+        self._sitting = sitting
+        self.asked: Progress | None = None
+        self.task: asyncio.Task[Order] | None = None
+        self.cut_off = False
+        """Nobody counts on it any more, but it goes on."""
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=self.process.name, daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is left."""
+        return not self._thread.is_alive()
+
+    def step(self) -> None:
+        """Lets it go on to its next transition."""
+        self.process.run()
+        if self._done:
+            self._thread.join()
+
+    def kill(self) -> None:
+        """SIGKILL: none of its effects or messages from here on."""
+        self.process.killed = True
+        while not self.ended:
+            self.step()
+
+    _done = False
+
+    def _run(self) -> None:
+        self.process.await_turn()
+        try:
+            self._carry()
+        except (Killed, Gone) as error:
+            if not self.process.killed:
+                self.failure = error
+        except BaseException as error:  # noqa: BLE001 - told by the scheduler
+            self.failure = error
+        finally:
+            self._done = True
+            self.process.end()
+
+    def _carry(self) -> None:
+        sitting, assignment = self._sitting, self.assignment
+        carry_on = sitting.plan.carry_on
+        while True:
+            done = attempt.run_attempt(
+                sitting.job, assignment, self, View(sitting.world, self.process, late=sitting.plan.late),
+                host=Here(), task_run=self.task_run, carry_on=lambda: carry_on,
+            )
+            if done.order.reason == "fenced" or done.order.next is None:
+                return
+            assignment = done.order.next
+
+    def tell(self, progress: Progress) -> Order:
+        """See Desk."""
+        world, what = self._sitting.world, f"message {progress.trial}/{progress.attempt}"
+        try:
+            world.pass_by(self.process, "message", "before", what)
+            self.asked = progress
+            self.process.wait()
+            assert self.task is not None
+            order = self.task.result()
+            self.asked = self.task = None
+            self._sitting.answered(progress, order)
+            world.pass_by(self.process, "message", "after", what)
+        except Gone:
+            raise Killed from None
+        return order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The experiment: its specification, how many attempts at a time, whether short trials share a task run.
+
+    `late`: checkpoints take until the next one is asked for.
+    """
+
+    spec: dict[str, Any]
+    slots: int = 1
+    carry_on: bool = False
+    late: bool = False
+
+
+@dataclass(slots=True)
+class Sitting:
+    """A driver with all that it starts. `seed` orders what could happen at once."""
+
+    world: World
+    plan: Plan
+    driver: str = "driver-1"
+    seed: int = 0
+    trials: int | None = None
+    on_submit: Callable[[Sitting, Assignment], None] | None = None
+    on_answer: Callable[[Sitting, Progress, Order], None] | None = None
+    status: str | None = None
+    """How it ended; None while it goes on."""
+    workers: list[Worker] = field(default_factory=list)
+    lost: list[Worker] = field(default_factory=list)
+    """Killed or cut off, and the coordinator does not know yet."""
+    submitted: set[tuple[int, int]] = field(default_factory=set)
+    process: Process = field(default_factory=lambda: Process("driver"))
+    coordinating: Process = field(default_factory=lambda: Process("coordinator"))
+    restarts: int = 0
+    job: Job = field(init=False)
+    _chance: random.Random = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False)
+    _io: Deferred = field(init=False)
+    _coordinator: Coordinator = field(init=False)
+    _poll: asyncio.Task[Instructions] | None = None
+    _calls: list[tuple[tuple[Any, ...], asyncio.Task[None]]] = field(default_factory=list)
+    """Losses told to the coordinator and not acknowledged yet."""
+    _news: bool = True
+
+    def __post_init__(self) -> None:
+        spec = Spec.parse(self.plan.spec)
+        self.job = Job(
+            experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
+            every_steps=spec.checkpoint.every_steps, every_seconds=None,
+        )
+        self._chance = random.Random(self.seed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.status is None:
+            self.kill()
+
+    def open(self) -> Sitting:
+        """The driver starts its coordinator, which claims the log."""
+        self._coordinate()
+        return self
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> Sitting:
+        """Goes on to the end, or until `until()`."""
+        while self.status is None and not until():
+            self.step()
+        return self
+
+    def step(self) -> None:
+        """One action of one process."""
+        if self.coordinating.killed:
+            self._coordinate()
+        for worker in [w for w in self.workers if w.process.killed]:
+            worker.kill()
+            self.workers.remove(worker)
+            self.lost.append(worker)
+        actions = self._actions()
+        assert actions, f"nothing goes on: {self.driver}, {[w.process.name for w in self.workers]}"
+        action = actions[0] if self.plan.slots == 1 else self._chance.choice(actions)
+        try:
+            action()
+        except Gone:
+            if not self.coordinating.killed and not self.process.killed:
+                raise
+        if self.world.broken:
+            raise self.world.broken[0]
+
+    def finish(self) -> Sitting:
+        """What the flow does at its end, after a status other than "superseded": collects what nothing refers to."""
+        store = View(self.world, self.process)
+        history = replay(store).history
+        collect(store, history)
+        if self.world.broken:
+            raise self.world.broken[0]
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL of all that it consists of."""
+        self.process.killed = self.coordinating.killed = True
+        for worker in [*self.workers, *self.lost]:
+            worker.kill()
+        if hasattr(self, "_loop"):
+            self._close()
+
+    def answered(self, progress: Progress, order: Order) -> None:
+        """An attempt hears the answer to its message."""
+        if self.on_answer is not None:
+            self.on_answer(self, progress, order)
+
+    # ---- actions ---------------------------------------------------------------------------------------------------
+
+    def _actions(self) -> list[Callable[[], None]]:
+        actions: list[Callable[[], None]] = []
+        ready = [w for w in self.workers if w.task is not None and w.task.done()]
+        if self._loop._ready or any(w.asked and w.task is None for w in self.workers):  # type: ignore[attr-defined]
+            actions.append(self._coordinator_works)
+        actions += [lambda place=place: self._store_works(place) for place in range(len(self._io.jobs))]  # type: ignore[misc]
+        if self.lost or (self._poll is not None and self._poll.done()) or (self._poll is None and self._news):
+            actions.append(self._driver_works)
+        idle = [w for w in self.workers if w.asked is None]
+        actions += [lambda worker=worker: self._worker_works(worker) for worker in idle + ready]  # type: ignore[misc]
+        return actions
+
+    def _coordinator_works(self) -> None:
+        for worker in self.workers:
+            if worker.asked is not None and worker.task is None:
+                worker.task = self._loop.create_task(self._coordinator.tell(worker.asked))
+        self._turn()
+
+    def _turn(self) -> None:
+        while self._loop._ready:  # type: ignore[attr-defined]
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+
+    def _store_works(self, place: int) -> None:
+        self._io.perform(place)
+        self._news = True
+
+    def _worker_works(self, worker: Worker) -> None:
+        worker.step()
+        if worker.ended and worker in self.workers:
+            if worker.failure is not None:
+                raise worker.failure
+            self.workers.remove(worker)
+            if not worker.cut_off:
+                self._tell_lost(worker, "infrastructure", "its task run ended without telling how")
+
+    def _driver_works(self) -> None:
+        while self.lost:
+            self._tell_lost(self.lost.pop(), "infrastructure", "the worker process was killed")
+        if self._poll is None:
+            self._news = False
+            self._poll = self._loop.create_task(self._coordinator.instructions(0.0))
+            return
+        if not self._poll.done():
+            return
+        instructions, self._poll = self._poll.result(), None
+        for assignment in instructions.submit:
+            lease = assignment.trial, assignment.attempt
+            if lease in self.submitted:
+                continue
+            self.world.pass_by(self.process, "attempt handed out", "before", str(lease))
+            self.submitted.add(lease)
+            if self.on_submit is not None:
+                self.on_submit(self, assignment)
+            self.workers.append(Worker(self, assignment))
+            self.world.pass_by(self.process, "attempt handed out", "after", str(lease))
+        if instructions.superseded:
+            self._end("superseded")
+        elif instructions.finished is not None:
+            self._end(instructions.finished)
+        elif instructions.submit:
+            self._news = True
+
+    def _tell_lost(self, worker: Worker, cause: Cause, message: str) -> None:
+        args = (worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message)
+        self._calls.append((args, self._loop.create_task(self._coordinator.lost(*args))))
+        self._news = True
+
+    def cut_off(self, worker: Worker) -> None:
+        """A partition: the driver takes the worker for lost, while it goes on and its messages still arrive."""
+        worker.cut_off = True
+        self._tell_lost(worker, "preempted", "the node was lost")
+
+    def _end(self, status: str) -> None:
+        """The driver goes; what still runs is told so, and ends by itself."""
+        for _ in range(10_000):
+            if not self.workers:
+                break
+            self._turn()
+            while self._io.jobs:
+                self._io.perform(0)
+                self._turn()
+            for worker in list(self.workers):
+                if worker.asked is not None and worker.task is None:
+                    worker.task = self._loop.create_task(self._coordinator.tell(worker.asked))
+                elif worker.asked is None or (worker.task is not None and worker.task.done()):
+                    worker.step()
+                    if worker.ended:
+                        self.workers.remove(worker)
+        assert not self.workers, "a worker does not end after its experiment did"
+        self._close()
+        self.status = status
+
+    def _coordinate(self) -> None:
+        """Ray (re)starts the coordinator and sends again what was not answered."""
+        if hasattr(self, "_loop"):
+            self._calls = [call for call in self._calls if not call[1].done()]
+            for worker in self.workers:
+                if worker.task is not None and not worker.task.done():
+                    worker.task = None
+            self._close()
+            self.restarts += 1
+        spec = Spec.parse(self.plan.spec)
+        opening = Opening(
+            id=ID, spec=spec.to_json(), slots=self.plan.slots, trials=self.trials, flow_run=None, code=None, versions={}
+        )
+        self._loop, self._io = asyncio.new_event_loop(), Deferred()
+        self._loop.set_default_executor(self._io)
+        self.coordinating = Process(f"coordinator {self.driver}")
+        try:
+            self._coordinator = Coordinator(View(self.world, self.coordinating), opening, self.driver)
+        except Gone:
+            return  # killed again; the next step restarts it
+        if self._poll is not None:
+            self._poll = self._loop.create_task(self._coordinator.instructions(0.0))
+        self._calls = [(args, self._loop.create_task(self._coordinator.lost(*args))) for args, _ in self._calls]
+        self._news = True
+
+    def _close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._io.jobs.clear()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()

@@ -1,0 +1,97 @@
+"""Whatever dies, and wherever: the experiment grows back, and what comes of it is what would have come of it.
+
+Each test takes one kind of transition (see `world.py`) and crosses all of that kind in a scenario.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.stores.local import LocalStore
+from tests.faults import cuts, tally
+from tests.faults.scenarios import ONE, PLANS, SEED, go_on, grown_back, whole
+from tests.faults.world import Transition
+
+EVENTS = ("created", "opened", "proposed", "started", "began", "reported", "decided", "saved", "dropped", "ended", "closed")
+EFFECTS = (
+    "attempt handed out", "message", "blob written", "manifest written", "manifest deleted", "blob deleted",
+    "merged log object written", "log segment deleted", "merged log object deleted",
+)  # fmt: skip
+KINDS = tuple(f"log {event}" for event in EVENTS) + EFFECTS
+
+
+def is_of(transition: Transition, kind: str) -> bool:
+    """Whether a transition is of a kind; one segment makes several kinds of events durable."""
+    if kind.startswith("log ") and not kind.endswith("deleted"):
+        return transition.what.startswith("log ") and kind[4:] in transition.what[4:].split("+")
+    return transition.what == kind
+
+
+def crossings(name: str, kind: str) -> list[Transition]:
+    """The transitions of a kind in the uninterrupted run; there are some, unless the scenario can't have them."""
+    found = [t for t in whole(name).tape if is_of(t, kind)]
+    assert found or (kind == "log decided" and "asha" not in str(PLANS[name].spec["schedule"])) or _rare(name, kind)
+    return found
+
+
+def _rare(name: str, kind: str) -> bool:
+    return "merged" in kind or (name == "short trials in a row" and kind.endswith(("dropped", "deleted")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PLANS)
+def test_it_grows_back_after_everything_died_at(name: str, kind: str) -> None:
+    for transition in crossings(name, kind):
+        tally.cut("everything", name, transition.number, transition.kind)
+        with cuts.told(f"everything died at {transition}"):
+            grown_back(name, whole(name).states[transition.number], transition.number)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_it_grows_back_after_it_died_again_and_again_while_growing_back(name: str) -> None:
+    chance = random.Random(SEED)
+    tape, states, died = whole(name).tape, whole(name).states, list[Transition]()
+    for _ in range(7):
+        recovery, died = tape, []
+        for generation in ("first", "second", "third"):
+            transition = chance.choice([t for t in recovery if not (died and _torn_again(died[-1], t))])
+            died.append(transition)
+            tally.cut(f"{generation} of 3", name, transition.number, transition.kind)
+            with cuts.told(f"everything died at {', then at '.join(map(str, died))}"):
+                world = grown_back(name, states[transition.number], transition.number)
+            recovery, states = world.tape, world.states
+        states = whole(name).states
+
+
+def _torn_again(first: Transition, second: Transition) -> bool:
+    """A claim that is torn right after a torn segment: see test_torn_twice.py."""
+    return first.when == second.when == "torn" and second.what.startswith("log opened")
+
+
+@pytest.mark.parametrize("name", ["asha, tpe", "fifo, random, 2 slots"])
+def test_it_grows_back_in_a_folder(name: str, tmp_path: Path) -> None:
+    for transition in random.Random(SEED).sample(whole(name).tape, 14):
+        tally.cut("in a folder", name, transition.number, transition.kind)
+        store = LocalStore(tmp_path / str(transition.number))
+        for key, data in whole(name).states[transition.number].items():
+            store.create(key, data)
+        go_on(name, store, seed=transition.number)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_it_grows_back_after_the_coordinator_died(name: str) -> None:
+    """Ray starts it again, and sends again what was not answered; driver and workers know nothing of it."""
+    for transition in whole(name).tape[:: 6 if name in ONE else 9]:
+        tally.cut("coordinator", name, transition.number, transition.kind)
+        cuts.coordinator_dies(name, transition)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_it_grows_back_after_a_worker_died(name: str) -> None:
+    for transition in whole(name).tape[:: 6 if name in ONE else 9]:
+        if transition.who.startswith("worker"):
+            tally.cut("worker", name, transition.number, transition.kind)
+            cuts.worker_dies(name, transition)

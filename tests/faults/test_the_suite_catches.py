@@ -1,0 +1,220 @@
+"""The suite goes red where regrow is broken: each breakage is made on purpose, and the cuts that must notice it do.
+
+A cut that notices a breakage raises; one that does not is named in the summary too. The control is regrow as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from regrow.infra.ledger import Ledger
+from regrow.infra.log import Log, Superseded
+from regrow.infra.segments import Segment
+from regrow.search import history
+from regrow.search.events import Began
+from regrow.search.history import Attempt, History
+from regrow.tasks import checkpoints
+from regrow.tasks.ports import Store
+from tests.faults import cuts, tally
+from tests.faults.scenarios import SEED, go_on, uncut, whole
+from tests.faults.world import Transition, restored
+
+Breakage = Callable[[], AbstractContextManager[object]]
+ONE_SLOT, SLOTS = "short trials in a row", "fifo, random, 2 slots"
+
+
+# ---- the breakages ---------------------------------------------------------------------------------------------------
+
+
+def acts_before_it_is_written() -> AbstractContextManager[object]:
+    """Nobody waits for the log."""
+
+    async def committed(ledger: Ledger) -> None:
+        ledger._check()
+
+    return patch.object(Ledger, "committed", committed)
+
+
+def accepts_a_lease_that_is_not_held() -> AbstractContextManager[object]:
+    """Whoever ran an attempt once may report for it."""
+
+    def lease(self: History, trial: int, attempt: int) -> Attempt | None:
+        attempts = self.trials[trial].attempts if 0 <= trial < len(self.trials) else []
+        return attempts[attempt - 1] if 1 <= attempt <= len(attempts) else None
+
+    return patch.object(History, "lease", lease)
+
+
+def writes_on_after_it_was_superseded() -> AbstractContextManager[object]:
+    """A writer whose segment is taken takes the next number."""
+    create = Log._create
+
+    def insist(self: Log, lines: Sequence[bytes], claim: bool) -> tuple[int, Segment]:
+        while True:
+            try:
+                return create(self, lines, claim)
+            except Superseded:
+                self._superseded = self._unsettled = None
+                self._last += 1
+
+    return patch.object(Log, "_create", insist)
+
+
+class _ManifestFirst:
+    """A store that puts blobs off until the manifest is there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._later: list[tuple[str, bytes | Path]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        if not key.startswith("manifests/"):
+            self._later.append((key, data))
+            return
+        for each in [(key, data), *self._later]:
+            self._store.create(*each)
+
+
+def commits_the_manifest_before_the_blobs() -> AbstractContextManager[object]:
+    """The commit comes first."""
+    save = checkpoints.save
+
+    def wrongly(store: Store, *args: Any, **kwargs: Any) -> checkpoints.Saved:
+        wrong: Any = _ManifestFirst(store)
+        return save(wrong, *args, **kwargs)
+
+    return patch.object(checkpoints, "save", wrongly)
+
+
+def keeps_the_rows_beyond_the_restored_step() -> AbstractContextManager[object]:
+    """No rewind: what a lost attempt reported stays, and what is done again is not taken."""
+
+    def began(self: History, event: Began) -> None:
+        step = self.trials[event.trial].step
+        History._began(self, msgspec.structs.replace(event, restored=step))
+
+    return patch.dict(history._HANDLERS, {Began: began})
+
+
+def forgets_where_a_torn_segment_was_cut() -> AbstractContextManager[object]:
+    """A driver that comes back does not say how much of the last segment counts."""
+    create = Log._create
+
+    def silent(self: Log, lines: Sequence[bytes], claim: bool) -> tuple[int, Segment]:
+        self.cut = None
+        return create(self, lines, claim)
+
+    return patch.object(Log, "_create", silent)
+
+
+# ---- the cuts --------------------------------------------------------------------------------------------------------
+
+
+def _some(name: str, count: int, where: Callable[[Transition], bool] = lambda _: True) -> list[Transition]:
+    return random.Random(SEED).sample([t for t in whole(name).tape if where(t)], count)
+
+
+def _spread(tape: Sequence[Transition]) -> list[int]:
+    torn = [t.number for t in tape if t.when == "torn"]
+    return [*range(0, len(tape), 9), *torn[::4]]
+
+
+def nothing_dies() -> None:
+    """The uninterrupted run, watched."""
+    for name in (ONE_SLOT, SLOTS):
+        uncut(name)
+
+
+def everything_dies() -> None:
+    """At transitions of an uninterrupted run that is as broken, and not watched."""
+    for name in (ONE_SLOT, SLOTS):
+        with unwatched():
+            broken = uncut(name, check=False)
+        for number in _spread(broken.tape):
+            with unwatched(), cuts.told(f"everything died at {broken.tape[number]}"):
+                go_on(name, restored(broken.states[number]), seed=number)
+
+
+def the_coordinator_dies() -> None:
+    for name in (ONE_SLOT, SLOTS):
+        for transition in _some(name, 8):
+            with unwatched():
+                cuts.coordinator_dies(name, transition)
+
+
+def a_worker_dies() -> None:
+    for name in (ONE_SLOT, SLOTS):
+        for transition in _some(name, 8, lambda t: t.who.startswith("worker")):
+            with unwatched():
+                cuts.worker_dies(name, transition)
+
+
+def a_worker_is_cut_off() -> None:
+    for transition in _some(SLOTS, 12, lambda t: t.who.startswith("worker")):
+        with unwatched():
+            cuts.worker_is_cut_off(SLOTS, transition)
+
+
+def a_driver_is_overtaken() -> None:
+    for transition in random.Random(SEED).sample(whole(SLOTS).open, 6):
+        with unwatched():
+            cuts.overtaken(SLOTS, transition)
+
+
+CUTS: Sequence[Callable[[], None]] = (
+    nothing_dies, everything_dies, the_coordinator_dies, a_worker_dies, a_worker_is_cut_off, a_driver_is_overtaken,
+)  # fmt: skip
+"""Only the first is watched while it runs (`checks.WATCHED`): of the others it is told what they find by their end."""
+
+NOTICED_BY: Mapping[Breakage, set[Callable[[], None]]] = {
+    acts_before_it_is_written: {nothing_dies},
+    accepts_a_lease_that_is_not_held: {a_worker_is_cut_off},
+    writes_on_after_it_was_superseded: {a_driver_is_overtaken},
+    commits_the_manifest_before_the_blobs: {nothing_dies},
+    keeps_the_rows_beyond_the_restored_step: {everything_dies, a_worker_dies},
+    forgets_where_a_torn_segment_was_cut: {everything_dies},
+}
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Within the block, sittings are not looked at while they run."""
+    with ExitStack() as stack:
+        for module in ("tests.faults.scenarios", "tests.faults.cuts"):
+            stack.enter_context(patch(f"{module}.WATCHED", {}))
+            stack.enter_context(patch(f"{module}.watch", None))
+        yield
+
+
+def said(cut: Callable[[], None]) -> str:
+    """What a cut says; empty for nothing."""
+    try:
+        cut()
+    except Exception as error:  # noqa: BLE001 - however a test goes red
+        return " ".join(f"{type(error).__name__}: {error}".split())[:150]
+    return ""
+
+
+@pytest.mark.parametrize("breakage", [nullcontext, *NOTICED_BY], ids=lambda b: b.__name__)
+def test_what_is_broken_is_noticed(breakage: Breakage) -> None:
+    for name in (ONE_SLOT, SLOTS):
+        whole(name)  # what is right is known before anything is broken
+    with breakage():
+        heard = {cut: said(cut) for cut in CUTS}
+    if breakage is nullcontext:
+        assert not any(heard.values()), "nothing is broken"
+        return
+    tally.catches[breakage.__name__.replace("_", " ")] = {cut.__name__.replace("_", " "): heard[cut] for cut in CUTS}
+    for cut in NOTICED_BY[breakage]:
+        assert heard[cut], f"{cut.__name__} does not notice"

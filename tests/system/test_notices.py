@@ -1,0 +1,160 @@
+"""A process or a node is about to go away and says so: the trial saves a checkpoint, leaves, and loses not one step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.conftest import Desk, await_no_process
+from tests.system.hosts import RayCluster
+from tests.system.test_main_job import check_whole, prefect
+from tests.unit.test_notices import ACTION, INSTANCE_ACTION, Service, serving
+
+TRAIN = """
+import time
+from pathlib import Path
+
+RELEASED = Path("FOLDER") / "released"
+
+
+def train(trial):
+    total = float((trial.restored / "total").read_text()) if trial.restored else 0.0
+    for step in trial.steps():
+        time.sleep(0.005 if RELEASED.exists() else 0.2)
+        total += trial.config["x"]
+        trial.report({"score": total}, checkpoint=lambda folder: (folder / "total").write_text(repr(total)))
+"""
+RARELY = {"every_steps": 1000}
+"""So rarely that every checkpoint before the last step is one that a notice asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoNodes:
+    """A cluster with one slot on each of two nodes, and what each node's cloud says to it, by the node's id."""
+
+    cluster: RayCluster
+    clouds: dict[str, Service]
+
+
+@pytest.fixture
+def two_nodes(desk: Desk) -> Iterator[TwoNodes]:
+    """Experiments of `desk` run on the two nodes; their driver is on a third one without slots."""
+    temporary = Path(tempfile.mkdtemp(prefix="rg", dir="/tmp"))  # Ray's sockets need a short path
+    ray_cluster, clouds = RayCluster.at(temporary, desk.environment), {}
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        stack.callback(ray_cluster.kill)
+        ray_cluster.start("head", address="127.0.0.1", cpus=0)
+        for name in ("b", "c"):
+            stack.enter_context(serving(cloud := Service()))
+            its_own = {"REGROW_CLOUD": "aws", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.address}"}
+            ray_cluster.start(name, address="127.0.0.1", cpus=1, environment=its_own)
+            clouds[ray_cluster.nodes[name]] = cloud
+        desk.environment |= ray_cluster.environment
+        yield TwoNodes(cluster=ray_cluster, clouds=clouds)
+
+
+def process_of(desk: Desk, title: str) -> int:
+    """The process of this experiment whose title begins so."""
+    mark = f"REGROW_TEST_MARK={desk.folder}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (entry / "environ").read_bytes():
+                    return int(entry.name)
+            except OSError:
+                continue
+    raise AssertionError(f"no process {title!r} runs")
+
+
+def begin(desk: Desk, name: str, trials: int, **environment: str) -> subprocess.Popen[str]:
+    """Starts an experiment whose trials run until `release`d, and returns once two of them do."""
+    train = TRAIN.replace("FOLDER", str(desk.folder))
+    # Of one try for each class of failure, none is to be used up by a preemption.
+    retries = {"preempted": "unlimited", "infrastructure": 0, "error": 0}
+    file = desk.write(name, train=train, trials=trials, max_steps=300, checkpoint=RARELY, retries=retries)
+    process = desk.start("run", file, **environment)
+    desk.await_events(name, "began", 2, process)
+    desk.await_events(name, "reported", 4, process)
+    return process
+
+
+def release(desk: Desk, name: str, process: subprocess.Popen[str]) -> None:
+    """Once an attempt has ended, lets all others run to their end."""
+    desk.await_events(name, "ended", 1, process)
+    (desk.folder / "released").touch()
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+
+
+def check_left_in_time(desk: Desk, name: str, trials: int, left: list[int]) -> dict[str, Any]:
+    """Everything is there, and the trials `left` were preempted once and went on at the next step, at no cost."""
+    view = check_whole(desk, name, trials)
+    assert view["wasted_steps"] == 0
+    assert {e["cause"] for e in desk.events(name) if e["event"] == "ended" and "cause" in e} == {"preempted"}
+    for trial in view["trials"]:
+        if trial["number"] not in left:
+            assert [a["outcome"] for a in trial["attempts"]] == ["done"]
+            continue
+        first, second = trial["attempts"]
+        assert first["outcome"] == "preempted", first
+        assert second["outcome"] == "done"
+        assert 0 < first["to_step"] == second["from_step"]
+        saved = [e["step"] for e in desk.events(name) if e["event"] == "saved" and (e["trial"], e["attempt"]) == (trial["number"], 1)]
+        assert saved == [first["to_step"]]
+    return view
+
+
+def node_of(desk: Desk, name: str, trial: int, attempt: int) -> str:
+    (began,) = [e for e in desk.events(name) if e["event"] == "began" and (e["trial"], e["attempt"]) == (trial, attempt)]
+    return str(began["node_id"])
+
+
+def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_step(desk: Desk) -> None:
+    process = begin(desk, "term", 2, REGROW_CLOUD="none")
+    os.kill(process_of(desk, "ray::trial-0000"), signal.SIGTERM)
+    release(desk, "term", process)
+    view = check_left_in_time(desk, "term", 2, [0])
+    assert "SIGTERM" in view["trials"][0]["attempts"][0]["reason"]
+    assert prefect(desk, "select run_count, state_type from task_run where name = 'trial-0000'") == [(2, "COMPLETED")]
+    states = [name for (name,) in prefect(
+        desk, "select s.name from task_run_state s join task_run r on r.id = s.task_run_id"
+        " where r.name = 'trial-0000' order by s.timestamp"
+    )]
+    assert states == ["Pending", "Running", "Preempted", "AwaitingRetry", "Running", "Completed"]
+    assert await_no_process(desk.folder) == []
+
+
+def test_a_drained_node_is_left_by_its_trials(desk: Desk, two_nodes: TwoNodes) -> None:
+    process = begin(desk, "drain", 2)
+    doomed = node_of(desk, "drain", 0, 1)
+    words = ["drain-node", f"--node-id={doomed}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot is gone"]
+    subprocess.run(
+        [sys.executable, "-m", "ray.scripts.scripts", *words, "--deadline-remaining-seconds=30"],
+        env=two_nodes.cluster.environment, check=True, capture_output=True, timeout=60,
+    )
+    release(desk, "drain", process)
+    check_left_in_time(desk, "drain", 2, [0])
+    assert node_of(desk, "drain", 0, 2) != doomed
+
+
+def test_a_node_that_the_cloud_takes_back_is_left_and_gets_nothing_more(desk: Desk, two_nodes: TwoNodes) -> None:
+    process = begin(desk, "cloud", 4)
+    doomed = node_of(desk, "cloud", 0, 1)
+    two_nodes.clouds[doomed].answers[INSTANCE_ACTION] = 200, ACTION
+    release(desk, "cloud", process)
+    view = check_left_in_time(desk, "cloud", 4, [0])
+    assert view["trials"][0]["attempts"][0]["reason"] == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
+    nodes = [(e["trial"], e["attempt"], e["node_id"]) for e in desk.events("cloud") if e["event"] == "began"]
+    assert [(trial, attempt) for trial, attempt, node in nodes if node == doomed] == [(0, 1)]

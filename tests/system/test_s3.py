@@ -1,0 +1,223 @@
+"""An experiment whose state is in S3: cut, seen and resumed from another machine, and the S3 server away for a while."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.infra import s3_server
+from regrow.infra.places import Places, read_events
+from regrow.search.events import encode
+from regrow.tasks.errors import RegrowError
+from tests.conftest import guarded_s3_server
+from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+from tests.system.test_main_job import check_whole
+
+
+class Cloud(Desk):
+    """A user whose state is in a bucket; the folder `.regrow` must never appear."""
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log as it is in the bucket; nothing while the server is away."""
+        try:
+            return [json.loads(encode(event)) for event in read_events(Places.at(self.environment["REGROW_STATE"]).store(name))]
+        except RegrowError:
+            return []
+
+    def await_events(self, name: str, kind: str, count: int, process: subprocess.Popen[str]) -> None:
+        """Returns once the log holds `count` events of a kind, or the process has ended."""
+        while process.poll() is None and sum(e["event"] == kind for e in self.events(name)) < count:
+            time.sleep(0.1)  # a look takes several requests, from a server that the experiment needs, too
+
+    def another_machine(self) -> Cloud:
+        """The same folder of code, and nothing else of what this machine keeps."""
+        home = Path(self.environment["HOME"]).with_name("another")
+        home.mkdir()
+        return Cloud(folder=self.folder, environment={**self.environment, "HOME": str(home)})
+
+    @property
+    def services(self) -> Path:
+        (only,) = Path(self.environment["HOME"], ".local", "share", "regrow").iterdir()
+        return only
+
+
+def cloud(desk: Desk, server: s3_server.S3Server, state: str, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    return Cloud(folder=desk.folder, environment={**desk.environment, **server.environment(), "REGROW_STATE": state})
+
+
+@pytest.fixture
+def sky(desk: Desk, s3: str, s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    return cloud(desk, s3_server_of_session, s3, monkeypatch)
+
+
+def recorded(place: Cloud, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(place.services / "mlflow.db")) as database:
+        return database.execute(query).fetchall()
+
+
+def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_one(sky: Cloud) -> None:
+    file = sky.write("spot", trials=6, seconds=0.2, max_steps=5)
+    process = sky.start("run", file)
+    sky.await_events("spot", "saved", 7, process)
+    process.kill()
+    said, _ = process.communicate()
+    assert "MLflow:" in said
+    assert await_no_process(sky.folder, ignoring=RAY_AGENTS) == []
+    shutil.rmtree(sky.services)
+    seen = sky.events("spot")
+
+    there = sky.another_machine()
+    assert "spot" in there.run("ls").stdout
+    assert there.show("spot")["status"] == "interrupted"
+    there.run("resume", "spot")
+    view = check_whole(there, "spot", 6)
+    assert view["counts"]["done"] == 6
+    assert there.events("spot")[: len(seen)] == seen, "what was durable stays as it was"
+    assert [p["step"] for p in there.points("spot")] == [1, 2, 3, 4, 5] * 6
+    kept = {c["attempt"]: c for t in view["trials"] for c in t["attempts"] if c["outcome"] == "lost"}
+    assert kept, "the kill cut somebody"
+    for trial in view["trials"]:
+        for before, after in zip(trial["attempts"], trial["attempts"][1:], strict=False):
+            assert before["to_step"] - after["from_step"] <= 1, "with a checkpoint at every step"
+    runs = recorded(there, "select name from runs where lifecycle_stage = 'active' and name like 'trial-%' order by name")
+    assert runs == [(f"trial-{n:04d}",) for n in range(6)]
+    points = recorded(
+        there,
+        "select name, step from metrics join runs using (run_uuid) where lifecycle_stage = 'active' and key = 'score'"
+        " order by name, step",
+    )
+    assert points == [(f"trial-{n:04d}", step) for n in range(6) for step in (1, 2, 3, 4, 5)]
+    there.run("best", "spot", "--save", "best")
+    assert (there.folder / "best" / "model.json").is_file()
+    assert not (there.folder / ".regrow").exists()
+
+
+def test_the_specification_and_python_name_the_bucket_as_well(sky: Cloud) -> None:
+    state = sky.environment.pop("REGROW_STATE")
+    sky.run("run", sky.write("named", trials=1, max_steps=1, state=f"{state}/sub"))
+    assert "named" in sky.run("ls", "--state", f"{state}/sub").stdout
+    (sky.folder / "script.py").write_text(
+        "import regrow as rg\nfrom work import train\n"
+        "print(rg.Experiment(train, name='api', space={'x': rg.uniform(0, 1)}, metric='score', mode='max', trials=1, max_steps=2,"
+        f" state='{state}').run(quiet=True).points())"
+    )
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=sky.folder, env=sky.environment, text=True, capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'step': 2" in done.stdout
+    assert "1 of 1" in sky.run("show", "api", "--state", state).stdout
+
+
+def test_stop_ends_an_experiment_in_the_bucket(sky: Cloud) -> None:
+    process = sky.start("run", sky.write("halt", seconds=0.3, max_steps=100))
+    sky.await_events("halt", "reported", 2, process)
+    assert sky.show("halt")["status"] == "running"
+    assert "halt is stopped" in sky.run("stop", "halt").stdout
+    process.communicate(timeout=60)
+    assert (process.returncode, sky.show("halt")["status"]) == (3, "stopped")
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[s3_server.S3Server]:
+    with guarded_s3_server(tmp_path / "s3") as server:
+        yield server
+
+
+STEADY = """
+import time
+
+
+def train(trial):
+    for step in trial.steps():
+        time.sleep(0.3)
+        with open("steps.txt", "a") as file:
+            print(time.time(), file=file)
+        trial.report({"score": trial.config["x"] * step}, checkpoint=lambda folder: (folder / "model").write_text("x"))
+"""
+
+
+def test_training_goes_on_while_the_bucket_is_away_and_nothing_is_lost(
+    desk: Desk, own_server: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = cloud(desk, own_server, "s3://regrow/away", monkeypatch)
+    # With a checkpoint at every step training would wait for the second one that cannot be uploaded.
+    file = place.write("away", train=STEADY, trials=2, max_steps=60, checkpoint={"every_steps": 20}, working_dir=str(desk.folder))
+    process = place.start("run", file)
+    place.await_events("away", "reported", 2, process)
+    s3_server.stop(own_server.folder, at_once=True)
+    gone = time.time()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(10.0)  # how long it is away
+    back = time.time()
+    s3_server.start(own_server.folder)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    steps = [float(line) for line in (desk.folder / "steps.txt").read_text().splitlines()]
+    assert len(steps) == 120, "each step was done once"
+    assert sum(gone + 1.0 < t < back for t in steps) >= 10, "training went on meanwhile"
+    view = check_whole(place, "away", 2)
+    assert view["wasted_steps"] == 0
+    assert [len(t["attempts"]) for t in view["trials"]] == [1, 1]
+    with closing(sqlite3.connect(place.services / "prefect" / "prefect.db")) as database:
+        told = [m for (m,) in database.execute("select message from log order by timestamp") if m.startswith("The state store is")]
+    assert [m.partition(";")[0] for m in told] == ["The state store is out of reach", "The state store is back."]
+
+
+def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
+    said = desk.run("up").stdout
+    try:
+        folder = Path(desk.environment["HOME"], ".local", "share", "regrow", "s3")
+        assert (folder / "credentials").stat().st_mode & 0o777 == (folder / "identities.json").stat().st_mode & 0o777 == 0o600
+        secret = (folder / "credentials").read_text().split()[-1]
+        assert secret not in said
+        assert secret.encode() not in b"".join(p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
+        exports = dict(shlex.split(line)[1].split("=", 1) for line in said.splitlines() if line.startswith("export "))
+        again = desk.run("up").stdout
+        assert [line for line in again.splitlines() if line.startswith("export ")] == [
+            line for line in said.splitlines() if line.startswith("export ")
+        ]
+        desk.environment |= exports
+        store = "import sys; from regrow.infra.stores import open_store; store = open_store(sys.argv[1]); "
+        python(desk, store + "store.create('k', b'kept')", f"{exports['REGROW_STATE']}/x")
+        port = int(exports["AWS_ENDPOINT_URL_S3"].rpartition(":")[2])
+        assert listening(range(port, port + 5)) | listening(range(port + 10_000, port + 10_005)) == {"0100007F"}, "loopback alone"
+        assert "runs on port" in desk.run("up", "--port", 12345, expect=2).stderr
+        other = desk.run("up", "--dir", "other", "--port", port, expect=2).stderr
+        assert f"port {port} for the S3 server is in use" in other
+    finally:
+        assert "has ended" in desk.run("down").stdout
+    assert "no S3 server" in desk.run("down").stdout
+    assert await_no_process(desk.folder) == []
+    desk.run("up")
+    try:
+        assert python(desk, store + "print(store.read('k'))", f"{exports['REGROW_STATE']}/x") == "b'kept'\n"
+    finally:
+        desk.run("down")
+
+
+def listening(ports: range) -> set[str]:
+    """The addresses, in the kernel's hexadecimal, on which somebody listens at these ports."""
+    sockets = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {local[:-5] for _, local, _, state, *_ in sockets if state == "0A" and int(local[-4:], 16) in ports}
+
+
+def python(desk: Desk, code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=desk.environment, cwd=desk.folder, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
