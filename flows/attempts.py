@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -52,13 +53,17 @@ class Attempts:
         }
         if resources.memory:
             self._options["memory"] = resources.memory
+        self.wanted: dict[str, float] = {
+            "cpu": resources.cpu, "gpu": resources.gpu, "memory": resources.memory, **resources.custom
+        }
+        """What an attempt needs, for slots_for and its kin."""
         self._submitted: set[tuple[int, int]] = set()
         self._task_runs: set[UUID] = set()
         self.running: dict[Any, tuple[UUID, Assignment]] = {}
         """Ray's reference of each task run under way."""
 
-    def submit(self, assignment: Assignment) -> None:
-        """Submits an attempt, once. A further attempt of a trial is a retry of the same task run."""
+    def submit(self, assignment: Assignment, *, avoid: Sequence[str] = ()) -> None:
+        """Submits an attempt, once, rather not to the nodes `avoid`. A further attempt of a trial is its task run's retry."""
         lease = assignment.trial, assignment.attempt
         if lease in self._submitted:
             return
@@ -67,7 +72,8 @@ class Attempts:
         previous = None
         if assignment.attempt > 1:
             previous = self._previous(run_id, assignment)
-        options = {**self._options, "label_selector": self._nodes.selector(avoid_spot=assignment.avoid_spot)}
+        selector = self._nodes.selector(self.wanted, avoid_spot=assignment.avoid_spot, avoid=avoid)
+        options = {**self._options, "label_selector": selector}
         ref = self._runner.submit_run(
             run_trial, {**self._shared, "assignment": assignment}, task_run_id=run_id, name=task_name(assignment.trial),
             previous=previous, options=options,

@@ -183,7 +183,7 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
             experiment_id=experiment_id, resources=spec.resources, nodes=nodes,
             shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost()},
         )
-        with stop_requests(store) as stop_asked, spares(nodes, spec.resources):
+        with stop_requests(store) as stop_asked, spares(nodes, attempts.wanted):
             status = _Loop(coordinator, attempts, nodes, asked, stop_asked).run()
         last = cluster.get(coordinator.farewell.remote())
         if trouble := cluster.get(recorder.drained.remote(last, 5.0)):
@@ -251,7 +251,7 @@ class _Loop:
         for node_id, why in instructions.drain:
             self._leave(node_id, why)
         for assignment in instructions.submit:
-            self._attempts.submit(assignment)
+            self._attempts.submit(assignment, avoid=instructions.avoid)
         if (instructions.trouble is None) != (self._trouble is None):  # once, whatever words it has later
             if instructions.trouble is not None:
                 self._log.warning("The state store is out of reach; training goes on meanwhile. %s", instructions.trouble)

@@ -63,10 +63,9 @@ class Cluster:
         Counted node by node over what alive nodes have in total, as a trial can't span two. 0 means that none
         ever fits on the present nodes. Raises ValueError if nothing is wanted, for then any number would fit.
         """
-        wanted = {_RAY_NAMES.get(name, name): amount for name, amount in resources.items() if amount > 0}
-        if not wanted:
+        if not any(amount > 0 for amount in resources.values()):
             raise ValueError("a trial must want some resource")
-        return sum(_fitting(node["Resources"], wanted) for node in _alive_nodes())
+        return sum(fitting(node["Resources"], resources) for node in _alive_nodes())
 
 
 class ClusterLost(RegrowError):
@@ -258,7 +257,11 @@ def _alive_nodes() -> list[dict[str, Any]]:
     return [node for node in _ray().nodes() if node["Alive"]]
 
 
-def _fitting(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
+def fitting(node: Mapping[str, float], resources: Mapping[str, float]) -> int:
+    """How many trials that each want `resources` (see slots_for) fit on a node that has `node`; 1 if they want nothing."""
+    wanted = {_RAY_NAMES.get(name, name): amount for name, amount in resources.items() if amount > 0}
+    if not wanted:
+        return 1
     # 1e-9: three trials of 1/3 GPU fit on one
     return min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
 

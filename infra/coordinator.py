@@ -49,13 +49,15 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
     """What the driver is to do: submit these attempts; once `finished` is not None, nothing more comes.
 
     `forget`: (trial, attempt) that were given up and may never answer: to be killed where that is possible, and not to be
-    waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `trouble`:
-    why nothing can be written at present, None if all is well. `superseded`: another driver took the experiment over.
+    waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `avoid`: ids
+    of all of those, and of nodes that fell silent, where an attempt might never arrive. `trouble`: why nothing can be
+    written at present, None if all is well. `superseded`: another driver took the experiment over.
     """
 
     submit: tuple[Assignment, ...] = ()
     forget: tuple[tuple[int, int], ...] = ()
     drain: tuple[tuple[str, str], ...] = ()
+    avoid: tuple[str, ...] = ()
     trouble: str | None = None
     finished: Status | None = None
     superseded: bool = False
@@ -76,6 +78,43 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
+CLAIMS = 20
+"""Tries to take a log over from a writer that still writes: each of its segments may come first."""
+
+
+def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
+    """The ledger of an experiment, taken over by a driver, or by the same driver's next coordinator.
+
+    One whose driver was superseded meanwhile takes nothing back. Raises Superseded if others keep coming first.
+    """
+    for _ in range(CLAIMS):
+        ledger = Ledger(store)
+        now, history = ledger.now(), ledger.history
+        again = history.opened is not None and history.opened.driver == driver
+        if driver in ledger.drivers and not again:
+            ledger.retire()
+            return ledger
+        opened = Opened(
+            t=now, by="coordinator" if again else "driver", driver=driver,
+            slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
+            flow_run=opening.flow_run, code=opening.code, versions=opening.versions,
+        )
+        events: list[AnyEvent] = [] if history.t_created else [Created(t=now, id=opening.id, spec=opening.spec)]
+        try:
+            ledger.claim(*events, opened)
+        except Superseded:
+            continue
+        if again:
+            # Attempts that nobody has seen running are handed out again; the driver ignores those that it submitted.
+            ledger.starts = [
+                (t, a.number)
+                for t in sorted(history.running)
+                if (a := history.trials[t].attempt) is not None and a.t_began is None
+            ]
+        return ledger
+    raise Superseded(ledger.log.last)
+
+
 class Coordinator:
     """The actor's class. Async: all state changes happen in its one event loop.
 
@@ -86,30 +125,14 @@ class Coordinator:
     def __init__(
         self, store: Store, opening: Opening, driver: str, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._ledger = Ledger(store)
+        self._ledger = claimed(store, opening, driver)
         self._monotonic = monotonic
-        now, history = self._ledger.now(), self._ledger.history
-        again = history.opened is not None and history.opened.driver == driver
-        opened = Opened(
-            t=now, by="coordinator" if again else "driver", driver=driver,
-            slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
-            flow_run=opening.flow_run, code=opening.code, versions=opening.versions,
-        )
-        events: list[AnyEvent] = [] if history.t_created else [Created(t=now, id=opening.id, spec=opening.spec)]
-        events.append(opened)
-        self._ledger.claim(*events)
-        if again:
-            # Attempts that nobody has seen running are handed out again; the driver ignores those that it submitted.
-            self._ledger.starts = [
-                (t, a.number)
-                for t in sorted(history.running)
-                if (a := history.trials[t].attempt) is not None and a.t_began is None
-            ]
         self._carriers: dict[tuple[int, int], str] = {}
         """Task runs that were given a further trial to run, until that has begun."""
         self._leaving = False
         self._writer: asyncio.Task[None] | None = None
         self._watch = Watch(monotonic)
+        history = self._ledger.history
         for n in history.running:  # after a restart: from now on
             if (a := history.trials[n].attempt) is not None and a.t_began is not None:
                 self._watch.heard(n, a.number)
@@ -124,6 +147,7 @@ class Coordinator:
         self._start()
         ledger, history = self._ledger, self._ledger.history
         attempt = history.lease(progress.trial, progress.attempt)
+        self._watch.seen(self._node_of(progress))
         if attempt is None and self._told_already(progress):
             await self._settled()
             return FENCED if ledger.superseded else Order()
@@ -162,6 +186,12 @@ class Coordinator:
         if (closing := history.closing) is not None:
             return Order(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Order(until=attempt.until, drop=drop, keep=keep)
+
+    def _node_of(self, progress: Progress) -> str:
+        """The node from which an attempt, maybe a zombie, speaks; empty if that is not known."""
+        trials = self._ledger.history.trials
+        attempts = trials[progress.trial].attempts if 0 <= progress.trial < len(trials) else []
+        return attempts[progress.attempt - 1].node_id if 1 <= progress.attempt <= len(attempts) else ""
 
     def _told_already(self, progress: Progress) -> bool:
         """Whether this is an attempt's last message once more, whose first answer was lost."""
@@ -240,6 +270,7 @@ class Coordinator:
             submit=tuple(self._assignment(*lease) for lease in starts),
             forget=self._take_forgotten(),
             drain=self._watch.take_undrained(),
+            avoid=(*self._watch.shunned(), *self._watch.doomed),  # the cluster learns of a doomed one only after this
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
         )
@@ -288,6 +319,7 @@ class Coordinator:
             if a is None or not self._watch.silent(n, a.number, history.spec.lease, began=a.t_began is not None):
                 continue
             if a.t_began is not None:
+                self._watch.shun(a.node_id)
                 message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off or is stuck"
             else:
                 message = "it did not begin: the node that it was sent to was lost"

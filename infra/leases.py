@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+SHUN_SECONDS = 120.0
+"""How long a node that fell silent is avoided. If it was cut off, Ray knows after 65 s (measured, Ray 2.60)."""
 Lease = tuple[int, int]
 """(trial, attempt)"""
 
@@ -21,6 +23,7 @@ class Watch:
         self._heard: dict[Lease, float] = {}
         self._speaking: dict[Lease, int] = {}
         self._suspects: dict[Lease, float] = {}
+        self._shunned: dict[str, float] = {}
         self.doomed: dict[str, str] = {}
         """Why each of these nodes (by id) is about to go away."""
         self.undrained: list[tuple[str, str]] = []
@@ -64,6 +67,19 @@ class Watch:
         self._heard.pop(lease, None)
         self._suspects.pop(lease, None)
         return True
+
+    def shun(self, node_id: str) -> None:
+        """A node fell silent: Ray may not know it for a minute yet, and what it sends there meanwhile never arrives."""
+        if node_id:
+            self._shunned[node_id] = self._clock()
+
+    def seen(self, node_id: str) -> None:
+        """Something was heard from a node."""
+        self._shunned.pop(node_id, None)
+
+    def shunned(self) -> tuple[str, ...]:
+        """Nodes that are better avoided. Not forever: an attempt may have been stuck on a node that is well."""
+        return tuple(node for node, since in self._shunned.items() if self._clock() - since < SHUN_SECONDS)
 
     def doom(self, node_id: str, why: str, *, drained: bool = False) -> None:
         """A node is about to go away; `drained`: the cluster knows."""

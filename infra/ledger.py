@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from regrow.infra.log import Log, Superseded
-from regrow.search.events import AnyEvent, Dropped, Started, decode, encode
+from regrow.search.events import AnyEvent, Dropped, Opened, Started, decode, encode
 from regrow.search.history import History
 from regrow.search.planner import Planner
 from regrow.tasks.errors import RegrowError
@@ -32,12 +32,16 @@ class Ledger:
         self._clock = clock
         self._planner = Planner()
         self._t = 0.0
+        self.drivers: set[str] = set()
+        """All that ever opened this log."""
         self.log = Log.open(store)
         for _, lines in self.log.since(0):
             for line in lines:
                 event = decode(line)
                 self._planner.apply(event)
                 self._t = max(self._t, event.t)
+                if isinstance(event, Opened):
+                    self.drivers.add(event.driver)
         self.starts: list[tuple[int, int]] = []
         """(trial, attempt) decided to start, and not taken by anybody yet."""
         self.drops: dict[int, list[str]] = {}
@@ -65,6 +69,10 @@ class Ledger:
             self._take(event)
         lines, self._lines = self._lines, []
         self.log.claim(lines)
+
+    def retire(self) -> None:
+        """Writes nothing: another writer has taken over since."""
+        self.superseded, self._broken = True, Superseded(self.log.last)
 
     def record(self, event: AnyEvent) -> None:
         """Applies an observation and all decisions that follow from it. Raises IllegalMove, changing nothing."""

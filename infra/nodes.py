@@ -9,20 +9,20 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 
 from regrow.infra import cluster
-from regrow.search.spec import Resources
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
 """What Ray is told a node that is about to go away has left; no cloud gives more notice."""
 MARKET_LABEL = "ray.io/market-type"
 """Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
+NODE_LABEL = "ray.io/node-id"
 NOT_SPOT = {MARKET_LABEL: "!spot"}
 
 
@@ -68,20 +68,29 @@ class Nodes:
         with self._lock:
             self._to_drain[node_id] = why
 
-    def selector(self, *, avoid_spot: bool) -> dict[str, str] | None:
-        """The label selector for an attempt; None where it makes no difference or nothing but spot machines is there."""
-        if not avoid_spot:
-            return None
-        with self._lock:
-            markets = [node.get("Labels", {}).get(MARKET_LABEL) for node in self._alive.values()]
-        return dict(NOT_SPOT) if "spot" in markets and any(m != "spot" for m in markets) else None
+    def selector(
+        self, wanted: Mapping[str, float], *, avoid_spot: bool, avoid: Iterable[str] = ()
+    ) -> dict[str, str] | None:
+        """The label selector for an attempt that wants these resources; None where it makes no difference.
 
-    def that_hold(self, resources: Resources) -> list[str]:
-        """Ids of the nodes that are large enough for an attempt."""
-        wanted = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory, **resources.custom}
+        Keeps it off spot machines, and off the nodes `avoid`, each as long as there are others that could hold it.
+        """
         with self._lock:
-            found = {key: node["Resources"] for key, node in self._alive.items() if "CPU" in node["Resources"]}
-        return [key for key, has in found.items() if all(has.get(name, 0.0) >= amount for name, amount in wanted.items())]
+            able = {key: node for key, node in self._alive.items() if cluster.fitting(node["Resources"], wanted)}
+        found: dict[str, str] = {}
+        shunned = sorted(set(avoid) & able.keys())
+        if shunned and len(shunned) < len(able):
+            able = {key: node for key, node in able.items() if key not in shunned}
+            found[NODE_LABEL] = f"!in({','.join(shunned)})"
+        markets = [node.get("Labels", {}).get(MARKET_LABEL) for node in able.values()]
+        if avoid_spot and "spot" in markets and any(m != "spot" for m in markets):
+            found.update(NOT_SPOT)
+        return found or None
+
+    def that_hold(self, wanted: Mapping[str, float]) -> list[str]:
+        """Ids of the nodes that are large enough for an attempt that wants these resources."""
+        with self._lock:
+            return [key for key, node in self._alive.items() if cluster.fitting(node["Resources"], wanted)]
 
     def _run(self, done: threading.Event) -> None:
         while not done.wait(POLL_SECONDS):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from regrow.infra import cluster
 from regrow.infra.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.nodes import Nodes
-from regrow.search.spec import Resources
 
 PERIOD_SECONDS = 10.0
 """Less than Ray lets a process idle before it ends it (20 s in a cluster of ours)."""
@@ -28,10 +27,10 @@ MOST_NODES = 32
 
 
 @contextmanager
-def spares(nodes: Nodes, resources: Resources) -> Iterator[None]:
-    """Keeps one within the block on every node that can hold a trial that wants `resources`."""
+def spares(nodes: Nodes, wanted: Mapping[str, float]) -> Iterator[None]:
+    """Keeps one within the block on every node that can hold a trial that wants these resources."""
     done = threading.Event()
-    thread = threading.Thread(target=_keep, args=(nodes, resources, done), name="regrow-spares", daemon=True)
+    thread = threading.Thread(target=_keep, args=(nodes, dict(wanted), done), name="regrow-spares", daemon=True)
     thread.start()
     try:
         yield
@@ -39,12 +38,12 @@ def spares(nodes: Nodes, resources: Resources) -> Iterator[None]:
         done.set()
 
 
-def _keep(nodes: Nodes, resources: Resources, done: threading.Event) -> None:
+def _keep(nodes: Nodes, wanted: Mapping[str, float], done: threading.Event) -> None:
     waiting: dict[str, Any] = {}
     while not done.wait(PERIOD_SECONDS):
         try:
             if cluster.head_answers():
-                _touch(nodes.that_hold(resources)[:MOST_NODES], waiting)
+                _touch(nodes.that_hold(wanted)[:MOST_NODES], waiting)
         except Exception as error:  # noqa: BLE001 - Ray's own errors are many; without a spare a loss only takes longer
             logging.getLogger(__name__).info("no spare process could be kept: %s", error)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
@@ -38,6 +39,7 @@ from prefect.task_runners import TaskRunner
 from prefect.tasks import Task
 from prefect.utilities.engine import emit_task_run_state_change_event
 from prefect_ray.task_runners import RayTaskRunner
+from ray import cloudpickle
 
 from regrow.tasks.logs import LogShipper
 
@@ -61,9 +63,9 @@ class TrialTaskRunner(RayTaskRunner[Any]):  # type: ignore[misc]  # prefect-ray 
 
     def __init__(self) -> None:
         super().__init__()
-        self._context: ray.ObjectRef[Any] | None = None
+        self._context = b""
         self._context_id = ""
-        self._tasks: dict[int, tuple[Task[Any, Any], ray.ObjectRef[Any]]] = {}
+        self._tasks: dict[int, tuple[Task[Any, Any], bytes]] = {}
 
     def duplicate(self) -> Self:
         """Another runner like this one, not started."""
@@ -117,15 +119,19 @@ class TrialTaskRunner(RayTaskRunner[Any]):  # type: ignore[misc]  # prefect-ray 
         remote = _run_remotely.options(**{**options, "name": name, "max_retries": 0})
         return remote.remote(context_id, context, self._shared_task(task), run, dict(parameters))
 
-    def _shared_context(self, flow_run_id: str) -> tuple[list[ray.ObjectRef[Any]], str]:
-        if self._context is None or not self._context_id.startswith(flow_run_id):
-            self._context = ray.put(_lean_context())
-            self._context_id = f"{flow_run_id}/{uuid4()}"
-        return [self._context], self._context_id  # in a list: Ray fetches only what is not nested
+    # Both travel inside the message, pickled once (some 10 KB). As objects of Ray's store they would be copied to nodes, and
+    # Ray asks the node that has a task's arguments to place it: after a partition that is the node which was cut off, and
+    # the retry of the very trial that was lost there would wait until Ray notices (65 s).
 
-    def _shared_task(self, task: Task[..., Any]) -> ray.ObjectRef[Any]:
+    def _shared_context(self, flow_run_id: str) -> tuple[bytes, str]:
+        if not self._context or not self._context_id.startswith(flow_run_id):
+            self._context = cloudpickle.dumps(_lean_context())  # type: ignore[no-untyped-call]
+            self._context_id = f"{flow_run_id}/{uuid4()}"
+        return self._context, self._context_id
+
+    def _shared_task(self, task: Task[..., Any]) -> bytes:
         if id(task) not in self._tasks:
-            self._tasks[id(task)] = (task, ray.put(task))  # keeps the task, so that its id stays its own
+            self._tasks[id(task)] = (task, cloudpickle.dumps(task))  # type: ignore[no-untyped-call]  # kept: its id stays its own
         return self._tasks[id(task)][1]
 
 
@@ -189,11 +195,11 @@ class _WorkerContext:
         self._context.run(self._stack.close)
 
     @classmethod
-    def of(cls, context_id: str, context: Sequence[ray.ObjectRef[Any]]) -> _WorkerContext:
+    def of(cls, context_id: str, context: bytes) -> _WorkerContext:
         if cls.current is None or cls.current.id != context_id:
             if cls.current is not None:
                 cls.current.close()
-            cls.current = cls(context_id, ray.get(context[0]))
+            cls.current = cls(context_id, cloudpickle.loads(context))
         return cls.current
 
 
@@ -240,19 +246,24 @@ def _not_small_talk(record: logging.LogRecord) -> bool:
 @ray.remote(max_retries=0)
 def _run_remotely(
     context_id: str,
-    context: Sequence[ray.ObjectRef[Any]],
-    task: Task[..., Any],
+    context: bytes,
+    task: bytes,
     run: _Run,
     parameters: dict[str, Any],
 ) -> Any:
     worker = _WorkerContext.of(context_id, context)
     try:
-        return worker.run(lambda: _carry_out(task, run, parameters))
+        return worker.run(lambda: _carry_out(_unpickled(task), run, parameters))
     finally:
         # Ray kills idle workers without notice: what was said about this run must have left the process
         # before.
         flush_events()
         worker.shipper.deliver()
+
+
+@lru_cache(maxsize=4)
+def _unpickled(task: bytes) -> Task[..., Any]:
+    return cast("Task[..., Any]", cloudpickle.loads(task))
 
 
 def _carry_out(task: Task[..., Any], run: _Run, parameters: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from regrow.infra import prefect_server
+from regrow.infra import metadata, prefect_server
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.joining import environment, joined, slots, warm_up
 from regrow.infra.mlflow_catch_up import is_recorded, record_missing
@@ -63,6 +63,7 @@ def launch(
         return
     glance_at(prepared.spec)
     environment(prepared.spec)
+    metadata.cloud(os.environ)
     places.writable()
     check_mlflow(places.mlflow_uri, 5.0)
     # The user's home is left alone unless the user has a Prefect server of their own, whose settings are there.

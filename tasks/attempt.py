@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def run_attempt(
     """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
     node, node_id = host.place()
     lease = assignment.trial, assignment.attempt
+    listening = ExitStack()
+    """Closed after the last word: a notice that comes while the last checkpoint is on its way must not cut it short."""
     scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
     writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt)
 
@@ -84,8 +87,8 @@ def run_attempt(
                     job, assignment, reporter, writer,
                     restored=scratch / "restored" if restored else None, restored_step=step,
                 )
-                with host.listen(reporter.notice):
-                    outcome = _train(job, store, trial, reporter)
+                listening.enter_context(host.listen(reporter.notice))
+                outcome = _train(job, store, trial, reporter)
                 step = trial.step
             if reporter.order.reason == "fenced":
                 writer.give_up()  # nothing that it still saves counts
@@ -103,6 +106,7 @@ def run_attempt(
             return Finished(ended=ended, order=reporter.order)
         return Finished(ended=ended, order=reporter.flush(ended=ended, carry_on=carry_on()))
     finally:
+        listening.close()
         writer.close()
         shutil.rmtree(scratch, ignore_errors=True)
 

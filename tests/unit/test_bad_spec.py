@@ -244,7 +244,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
 )
 def test_a_wrong_key_or_value_is_named_with_what_to_write(changes: dict[str, Any], line: str, refused: Refused) -> None:
     Path("s.yaml").write_text(spec(**changes))
-    place = "" if "S3" in line else "s.yaml: "
+    place = "" if "s3://" in line else "s.yaml: "
     assert refused("run", "s.yaml") == place + line
 
 

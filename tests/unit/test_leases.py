@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from regrow.infra.log import Superseded
-from regrow.search.events import Ended, Row, Saved, Started
+from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.messages import Arrival, Progress
-from tests.unit.office import Office
+from tests.unit.office import GatedStore, Office
 
 Make = Callable[..., Office]
 
@@ -31,7 +32,7 @@ def make() -> Iterator[Make]:
 
 def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, saved: int = 0, restored: int = 0, node: str = "n1") -> str:
     """An attempt says that it runs on a node, and what it did; returns the reason that it is told to end for."""
-    lease: dict[str, int] = {"trial": trial, "attempt": attempt}
+    lease: dict[str, Any] = {"trial": trial, "attempt": attempt}
     done = tuple(Row(s, float(s), {"score": 1.0}) for s in range(restored + 1, restored + rows + 1))
     kept = (Saved(t=0.0, **lease, step=saved, manifest=f"m{saved}", size=1),) if saved else ()
     began = Arrival(node="node", node_id=node, task_run=f"run-{trial}", restored=restored)
@@ -99,17 +100,17 @@ def test_one_that_waits_for_a_slow_store_is_not_silent(make: Make) -> None:
     office = make()
     office.instructions()
     arrive(office)
-    office.store.gate.clear()
-    import threading
-
+    store = office.store
+    assert isinstance(store, GatedStore)
+    store.gate.clear()
     speaker = threading.Thread(target=arrive, args=(office,), kwargs={"rows": 1})
-    office.store.reached.clear()
+    store.reached.clear()
     speaker.start()
-    assert office.store.reached.wait(20)
+    assert store.reached.wait(20)
     office.monotonic = 100.0
     told = office.instructions()
     assert (told.forget, told.submit) == ((), ())
-    office.store.gate.set()
+    store.gate.set()
     speaker.join(20)
     assert office.instructions().forget == ()
     assert losses(office) == []
@@ -251,3 +252,40 @@ def test_looking_finds_only_a_successor(make: Make) -> None:
     other.close()
     with pytest.raises(Superseded):
         log.look()
+
+
+def test_a_coordinator_that_ray_restarts_after_its_driver_was_superseded_takes_nothing_back(make: Make) -> None:
+    office = make()
+    office.instructions()
+    other = Office(schedule="fifo", trials=2, driver="driver-2", store=office.store)
+    try:
+        before = office.events
+        office.open("driver-1")
+        assert office.instructions().superseded
+        assert say(office) == "fenced"
+        assert office.events == before
+    finally:
+        other.close()
+
+
+def test_a_claim_gets_through_beside_a_writer_that_keeps_writing(make: Make) -> None:
+    office = make(slots=2)
+    store = office.store
+    create, turns = store.create, iter(range(3))
+
+    def others_first(key: str, data: Any) -> None:
+        """The old coordinator's segment comes before the claim, three times."""
+        if key.startswith("log/") and next(turns, None) is not None:
+            store.create = create  # type: ignore[method-assign]
+            log.append([encode(closing)])
+            store.create = others_first  # type: ignore[method-assign]
+        create(key, data)
+
+    log = office.coordinator._ledger.log
+    closing = Closing(t=0.0, status="stopped", why="", by="user")
+    store.create = others_first  # type: ignore[method-assign]
+    other = Office(schedule="fifo", trials=2, driver="driver-2", store=store)
+    try:
+        assert other.instructions().superseded is False
+    finally:
+        other.close()

@@ -7,7 +7,8 @@ from typing import Any
 from regrow.search import waste
 from regrow.search.events import Began, Ended, Reported, Row, Saved, Started
 from regrow.search.history import History
-from tests.unit.test_history import created, opened, proposed
+from tests.unit.simulated import created, opened
+from tests.unit.test_history import proposed
 
 
 def begin(number: int, t: float, restored: int = 0) -> list[Any]:
