@@ -148,7 +148,9 @@ def working(name: str, address: str | None = None) -> Iterator[Side]:
 @contextmanager
 def three_nodes() -> Iterator[str]:
     """A cluster of a head without CPUs and two nodes of two, on loopback and with a token; its address."""
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    # Ray reads the token once a process.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})

@@ -20,6 +20,8 @@ from regrow.infra import cluster
 from regrow.infra.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.nodes import Nodes
 
+FIRST_SECONDS = 2.0
+"""Until the first: the trials that start with the sitting need the processor more."""
 PERIOD_SECONDS = 10.0
 """Less than Ray lets a process idle before it ends it (20 s in a cluster of ours)."""
 MOST_NODES = 32
@@ -40,7 +42,9 @@ def spares(nodes: Nodes, wanted: Mapping[str, float]) -> Iterator[None]:
 
 def _keep(nodes: Nodes, wanted: Mapping[str, float], done: threading.Event) -> None:
     waiting: dict[str, Any] = {}
-    while not done.wait(PERIOD_SECONDS):
+    pause = FIRST_SECONDS
+    while not done.wait(pause):
+        pause = PERIOD_SECONDS
         try:
             if cluster.head_answers():
                 _touch(nodes.that_hold(wanted)[:MOST_NODES], waiting)
