@@ -17,7 +17,7 @@ from prefect.states import AwaitingRetry, Cancelled, Completed, Failed
 from regrow.infra.joining import TRIAL_ENV
 from regrow.infra.nodes import Nodes
 from regrow.infra.prefect_server import answers
-from regrow.infra.task_runner import TrialTaskRunner, await_retry, mend, settle
+from regrow.infra.task_runner import TrialTaskRunner, await_retry, crashed, mend, settle
 from regrow.search.events import Cause
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
@@ -140,6 +140,8 @@ class Attempts:
         if self.running:
             ray.wait(list(self.running), num_returns=len(self.running), timeout=10.0)
         left = settle(self._client, self._flow_run_id, self._task_runs)
+        # A trial may have ended, by the log, under a driver that was killed before Prefect heard of it.
+        left |= crashed(self._client, self._flow_run_id) - self._task_runs
         trials = {task_run_id(self._experiment_id, trial.number): trial for trial in history.trials}
         ended = {
             run_id: (task_name(trials[run_id].number), state)

@@ -126,6 +126,10 @@ def connect(
         if guard is not None:
             guard.finish()
         _restore(undo)
+        if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
+            place = (runtime_env or {}).get("working_dir")
+            advice = "name a folder with nothing but the code that trials need, in the specification's working_dir"
+            raise UserError(f"the folder {place} cannot be shipped to the cluster ({error}); {advice}") from error
         if target and isinstance(error, ConnectionError):
             named = "the address" if address else "RAY_ADDRESS"
             advice = "correct or unset it, or start the cluster"

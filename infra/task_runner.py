@@ -20,7 +20,14 @@ import ray
 from prefect._internal.concurrency.api import create_call, from_sync
 from prefect._internal.concurrency.services import _QueueServiceBase
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterId,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
 from prefect.client.schemas.objects import State, StateDetails, StateType, TaskRun
 from prefect.context import (
     FlowRunContext,
@@ -379,6 +386,20 @@ def settle(
                 break
             time.sleep(_TICK)
     return left
+
+
+def crashed(client: SyncPrefectClient, flow_run_id: UUID) -> set[UUID]:
+    """The task runs of a flow run that are marked as crashed."""
+    found: set[UUID] = set()
+    while True:
+        page = client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
+            task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.CRASHED]))),
+            limit=200, offset=len(found),
+        )
+        found |= {run.id for run in page}
+        if len(page) < 200:
+            return found
 
 
 def mend(

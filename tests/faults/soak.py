@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 
@@ -82,33 +83,41 @@ class Soak:
         self.recovered: dict[str, list[float]] = defaultdict(list)
         self.driver: subprocess.Popen[bytes] | None = None
         self.total = 30
+        self._folders = 0
         self.s3, _ = s3_server.start(folder / "s3")
         self.port = _free_port()
         (folder / "home").mkdir()
+        self.work = folder / "work"
+        self.work.mkdir()
         os.environ |= {MARK: str(folder), "RAY_USAGE_STATS_ENABLED": "0", **self.s3.environment()}
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.environment = {**os.environ, "HOME": str(folder / "home"), "RAY_ADDRESS": f"127.0.0.1:{self.port}"}
         self.state = f"s3://{self.s3.bucket}/soak"
-        (folder / "work.py").write_text(TRAIN.format(steps=str(self.steps)))
+        (self.work / "work.py").write_text(TRAIN.format(steps=str(self.steps)))
         spec = {
             "name": NAME, "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0.1, 1]}},
             "search": "random", "schedule": {"asha": {"grace_period": 5, "reduction_factor": 3}}, "trials": self.total,
             "max_steps": STEPS, "concurrency": 3, "lease": LEASE, "state": self.state,
             "retries": {"infrastructure": "unlimited"},
         }
-        (folder / "soak.yaml").write_text(json.dumps(spec))
+        (self.work / "soak.yaml").write_text(json.dumps(spec))
 
     # ---- what it stands on -----------------------------------------------------------------------------------------
 
     def start_cluster(self) -> None:
         """A head without CPUs and three nodes of one."""
-        self._ray("start", "--head", f"--port={self.port}", "--num-cpus=0", "--node-ip-address=127.0.0.1", "--include-dashboard=false")
+        self._ray("start", "--head", self._own_folder(), f"--port={self.port}", "--num-cpus=0", "--node-ip-address=127.0.0.1", "--include-dashboard=false")
         for _ in range(3):
             self.start_node()
 
     def start_node(self) -> None:
         """One more node of one CPU."""
-        self._ray("start", f"--address=127.0.0.1:{self.port}", "--num-cpus=1")
+        self._ray("start", self._own_folder(), f"--address=127.0.0.1:{self.port}", "--num-cpus=1")
+
+    def _own_folder(self) -> str:
+        """As each machine has: two nodes that share one lay the shipped code anew under each other's feet."""
+        self._folders += 1
+        return f"--temp-dir={self.folder / f'n{self._folders}'}"
 
     def _ray(self, *arguments: str) -> None:
         command = [str(Path(sys.executable).with_name("ray")), *arguments, "--disable-usage-stats"]
@@ -124,7 +133,7 @@ class Soak:
         arguments = ["run", "soak.yaml"] if first else ["resume", NAME, "--state", self.state, "--trials", str(self.total)]
         with (self.folder / "said.txt").open("ab") as said:
             self.driver = subprocess.Popen(
-                [sys.executable, "-m", "regrow", *arguments], cwd=self.folder, env=self.environment, stdout=said, stderr=said,
+                [sys.executable, "-m", "regrow", *arguments], cwd=self.work, env=self.environment, stdout=said, stderr=said,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )
 
@@ -279,9 +288,9 @@ class Soak:
         """When the first step after `since` was done, by a process that was not hit at that time."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            for row in reversed(self.rows()[-50:]):
-                if row["t"] > since + 0.2:  # one may have been on its way
-                    return float(row["t"])
+            after = [row["t"] for row in self.rows() if row["t"] > since + 0.2]  # one may have been on its way
+            if after:
+                return float(min(after))
             if or_end and self.driver is not None and self.driver.poll() is not None:
                 return time.time()
             self.tend()
@@ -326,7 +335,7 @@ def check(soak: Soak) -> tuple[History, list[str]]:
         wrong.append(f"{len(history.trials)} of {soak.total} trials, closed: {history.closed}")
     for trial in history.trials:
         if not trial.state.final or trial.state.value == "failed":
-            wrong.append(f"trial {trial.number} is {trial.state}")
+            wrong.append(f"trial {trial.number} is {trial.state}: {trial.attempts[-1].message if trial.attempts else ''}")
         if [row.step for row in trial.rows] != list(range(1, trial.step + 1)):
             wrong.append(f"trial {trial.number}: steps have holes")
         wrong += [
@@ -354,11 +363,13 @@ def check(soak: Soak) -> tuple[History, list[str]]:
         wrong.append(f"MLflow has runs that are {states}")
     with closing(sqlite3.connect(prefect)) as db:
         flows = db.execute("select state_type from flow_run").fetchall()
-        tasks = dict(db.execute("select name, state_type from task_run").fetchall())
+        tasks = {str(UUID(key)): state for key, state in db.execute("select id, state_type from task_run").fetchall()}
     if flows != [("COMPLETED",)]:
         wrong.append(f"Prefect's flow runs: {flows}")
-    missing = [f"trial-{t.number:04d}" for t in history.trials if tasks.get(f"trial-{t.number:04d}") != "COMPLETED"]
-    wrong += [f"Prefect: {name} is {tasks.get(name)}" for name in missing]
+    for trial in history.trials:  # very short attempts may have shared the task run of another trial
+        last = next((a.task_run for a in reversed(trial.attempts) if a.task_run), None)
+        if tasks.get(last or "") != "COMPLETED":
+            wrong.append(f"Prefect: the task run of trial {trial.number} is {tasks.get(last or '')}")
     return history, wrong
 
 
