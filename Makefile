@@ -3,6 +3,7 @@
 #   make demo     a real experiment: 40 small networks on handwritten digits
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit
 #   make test     everything; ARGS="-k resume" for a part
+#   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
 #   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
 
@@ -18,7 +19,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test bench lock install clean
+.PHONY: demo check lint types units test soak bench lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -40,6 +41,9 @@ units: $(VENV)/.installed
 
 test: $(VENV)/.installed $(VENV)/.torch
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(VENV)/.installed
+	$(BIN)/python -m tests.faults.soak $(ARGS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py $(ARGS)

@@ -32,7 +32,6 @@ from prefect.client.schemas.objects import State, StateDetails, StateType, TaskR
 from prefect.context import (
     FlowRunContext,
     SyncClientContext,
-    TaskRunContext,
     hydrated_context,
     serialize_context,
 )
@@ -320,19 +319,6 @@ def _flush(worker: EventsWorker, deadline: float, confirm: bool) -> bool:
     except Exception:  # noqa: BLE001  # however the connection broke, the client resends once it is back
         return False
     return True
-
-
-def rename(name: str) -> None:
-    """Inside a task run: show it under another name from now on."""
-    context = TaskRunContext.get()
-    if context is None:
-        raise RuntimeError("rename() is for use inside a task run")
-    context.task_run.name = name  # every later event carries it, so the recorder can't bring the old one back
-
-
-def rename_recorded(client: SyncPrefectClient, task_run_id: UUID, name: str) -> None:
-    """Rename a task run that has ended; before, a later event would bring back the old name."""
-    client.set_task_run_name(task_run_id, name)
 
 
 def await_retry(

@@ -27,7 +27,7 @@ from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Exists, Missing, Store
 
 _LOG = logging.getLogger("regrow.trial.checkpoints")
-PARALLEL = 4
+PARALLEL = 16
 """Blobs in flight at a time."""
 
 

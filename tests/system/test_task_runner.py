@@ -32,7 +32,7 @@ from ray.exceptions import WorkerCrashedError
 
 from regrow.infra.cluster import connect, disconnect
 from regrow.infra.prefect_server import prefect_server
-from regrow.infra.task_runner import TrialTaskRunner, await_retry, rename, rename_recorded, settle
+from regrow.infra.task_runner import TrialTaskRunner, await_retry, settle
 from regrow.tasks.logs import captured_logs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module
@@ -248,24 +248,6 @@ def test_a_paused_run_goes_on_as_the_same_task_run(client: SyncPrefectClient) ->
         "Running",
         "Completed",
     ]
-
-
-@trial_task
-def renames_itself(to: str) -> None:
-    rename(to)
-
-
-def test_a_run_can_be_renamed_from_within_and_after_its_end(client: SyncPrefectClient) -> None:
-    run_id = uuid4()
-
-    def body(runner: TrialTaskRunner, flow_run_id: UUID) -> None:
-        to = "trials 0001 to 0009 (9)"
-        ray.get(runner.submit_run(renames_itself, {"to": to}, task_run_id=run_id, name="trial 0001", options=ONE))
-        assert ended(client, flow_run_id, run_id)[0].name == to
-        rename_recorded(client, run_id, "later")
-        assert client.read_task_run(run_id).name == "later"
-
-    run_flow(body)
 
 
 @task(persist_result=False, cache_policy=NO_CACHE, log_prints=True)

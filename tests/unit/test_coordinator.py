@@ -15,6 +15,7 @@ from regrow.infra.places import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Closing, Created, Ended, Opened, Row, Saved, Started
 from regrow.search.lifecycle import TrialState
+from regrow.search.verify import verify
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Arrival, Progress
 from regrow.tasks.ports import Unavailable
@@ -361,3 +362,20 @@ def test_a_checkpoint_beyond_what_is_known_is_not_recorded(make: Make) -> None:
     office.tell(Progress(trial=0, attempt=1, saved=(Saved(t=0.0, trial=0, attempt=1, step=2, manifest="m", size=1),)))
     assert office.history.trials[0].checkpoints == {}
     assert office.history.trials[0].state is TrialState.RUNNING
+
+
+# The clock
+
+
+def test_a_clock_that_steps_back_takes_no_event_with_it() -> None:
+    store, clock = MemoryStore(), iter([500.0, 100.0, 90.0, *[80.0] * 50])
+    ledger = Ledger(store, clock=lambda: next(clock))
+    ledger.claim(created(schedule="fifo"), opened(ledger.now(), slots=1, trials=2))
+    ledger.record(lose(0))
+    again = Ledger(store, clock=lambda: 70.0)  # the next machine's is wrong, too
+    again.claim(opened(again.now(), driver="next"))
+    times = [event.t for event in read_events(store)][1:]
+    assert times == sorted(times)
+    assert times[0] == 500.0
+    assert verify(read_events(store)).difference is None
+    assert again.history.elapsed(again.now()) == 0.0
