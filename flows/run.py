@@ -253,10 +253,8 @@ class _Loop:
         for assignment in instructions.submit:
             self._attempts.submit(assignment, avoid=instructions.avoid)
         if (instructions.trouble is None) != (self._trouble is None):  # once, whatever words it has later
-            if instructions.trouble is not None:
-                self._log.warning("The state store is out of reach; training goes on meanwhile. %s", instructions.trouble)
-            elif self._trouble is not None:
-                self._log.warning("The state store is back.")
+            away = f"The state store is out of reach; training goes on meanwhile. {instructions.trouble}"
+            _announce(away if instructions.trouble is not None else "The state store is back.")
             self._trouble = instructions.trouble
         if instructions.superseded:
             raise Overtaken("another process took this experiment over; this one stops")

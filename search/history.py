@@ -131,6 +131,8 @@ class History:
         self.t_created = 0.0
         self._t_opened = 0.0
         self._t_last = 0.0
+        self._t_cut = 0.0
+        """When the sitting before this one was last heard of."""
         self._elapsed = 0.0
         self._spec: Spec | None = None
         self._objective: Metric | None = None
@@ -193,6 +195,7 @@ class History:
         if event.by == "driver":
             # The clock of another machine may be behind: a sitting never starts before the one before it ended.
             self._elapsed += self._t_last - self._t_opened if self.opened else 0.0
+            self._t_cut = self._t_last
             self._t_opened = self._t_last = max(event.t, self._t_last)
             self.sittings += 1
             self.closing = self.closed = None
@@ -281,6 +284,8 @@ class History:
         trial.ended_by[event.cause] += 1
         trial.evictions += event.cause == "preempted" and event.by != "planner"
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
+        if event.by == "planner":  # it ended with its driver, not when the next one came to bury it
+            attempt.t_ended = max(self._t_cut, attempt.t_began or attempt.t_started)
         attempt.message, attempt.trace = event.message, event.trace
         if event.cause:
             self._account(trial)

@@ -65,3 +65,11 @@ def test_an_attempt_that_failed_for_good_counts_from_its_last_step() -> None:
 def test_one_that_never_began_wasted_nothing_but_is_counted() -> None:
     history = fold(Started(t=10.0, trial=0, attempt=1), lost(1, 50.0, "preempted"))
     assert waste.of_all(history) == {"preempted": waste.Waste(attempts=1, steps=0, seconds=0.0)}
+
+
+def test_an_attempt_that_died_with_its_driver_wasted_nothing_in_the_time_until_the_next_driver_came() -> None:
+    history = fold(*begin(1, 10.0), rows(1, 1, 2), opened(1000.0, driver="driver-2"), Ended(
+        t=1000.0, trial=0, attempt=1, outcome="lost", cause="preempted", by="planner"
+    ))
+    # The last word of the sitting before came at 99 s; its last step was done at 12 s.
+    assert waste.of_all(history) == {"preempted": waste.Waste(attempts=1, steps=0, seconds=87.0)}
