@@ -110,7 +110,7 @@ disconnect()
 def test_a_cluster_of_the_callers_own_is_used_and_left_running() -> None:
     succeeds("""
 import ray
-ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 cluster = connect(env={})
 assert cluster.slots_for({"cpu": 1}) == 3
 disconnect()
