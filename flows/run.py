@@ -45,6 +45,7 @@ from regrow.infra.joining import joined, slots
 from regrow.infra.nodes import Nodes
 from regrow.infra.places import Places, replay
 from regrow.infra.prefect_server import answers
+from regrow.infra.presence import present
 from regrow.infra.recorder import start_recorder
 from regrow.infra.spare import spares
 from regrow.infra.specfile import read_spec
@@ -183,7 +184,8 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
             experiment_id=experiment_id, resources=spec.resources, nodes=nodes,
             shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost()},
         )
-        with stop_requests(store) as stop_asked, spares(nodes, attempts.wanted):
+        signs = present(store) if places.remote else nullcontext()
+        with signs, stop_requests(store) as stop_asked, spares(nodes, attempts.wanted):
             status = _Loop(coordinator, attempts, nodes, asked, stop_asked).run()
         last = cluster.get(coordinator.farewell.remote())
         if trouble := cluster.get(recorder.drained.remote(last, 5.0)):

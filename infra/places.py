@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regrow.infra.log import Log
+from regrow.infra.presence import elsewhere
 from regrow.infra.stores import open_store
 from regrow.search.events import AnyEvent, Created, Opened, decode
 from regrow.search.options import nearest
@@ -153,7 +154,7 @@ class Places:
             yield
 
     def alive(self, experiment: str) -> bool:
-        """Whether a process on this machine runs the experiment. With the state in S3, another machine's is not seen."""
+        """Whether a process on this machine runs the experiment; see `running` for others."""
         try:
             with self.lock(experiment).open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -163,7 +164,12 @@ class Places:
             return False
         return False
 
+    def running(self, experiment: str) -> bool:
+        """Whether the experiment runs, here or, with the state in S3, on another machine, as far as that shows."""
+        return self.alive(experiment) or (self.remote and elsewhere(self.store(experiment)))
+
     def lock(self, experiment: str) -> Path:
+        """The file that is locked while this machine runs the experiment."""
         return self.services / "running" / experiment
 
     def experiments(self) -> list[str]:

@@ -79,7 +79,7 @@ class Experiment:
 def result(places: Places, name: str) -> Result:
     """What the log of an experiment tells. Raises UserError if there is none of that name."""
     history = replay(places.known(name)).history
-    view = views.show(history, alive=places.alive(name), now=0.0)
+    view = views.show(history, alive=places.running(name), now=0.0)
     return Result(name=name, status=view["status"], best=view["best"], trials=view["trials"], history=history)
 
 

@@ -32,11 +32,11 @@ def ls(state: StateOption = None, as_json: JsonOption = False) -> None:
             damaged = error
     if as_json:
         for name, history in found:
-            view = views.show(history, alive=places.alive(name), now=time.time())
+            view = views.show(history, alive=places.running(name), now=time.time())
             del view["trials"]
             print(json.dumps(view))
     elif found:
-        _console().print(text.experiments([(history, places.alive(name)) for name, history in found]))
+        _console().print(text.experiments([(history, places.running(name)) for name, history in found]))
     elif damaged is None:
         print(f"no experiments in {places.root}")
     if damaged is not None:
@@ -46,7 +46,7 @@ def ls(state: StateOption = None, as_json: JsonOption = False) -> None:
 def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Show how an experiment stands."""
     places = Places.at(state)
-    history, alive = _history(places, name), places.alive(name)
+    history, alive = _history(places, name), places.running(name)
     if as_json:
         print(json.dumps(views.show(history, alive=alive, now=time.time())))
         return

@@ -58,14 +58,14 @@ def stop(
     """Stop a running experiment: attempts save a checkpoint and end; `resume` goes on with it."""
     places = Places.at(state)
     store = places.known(name)
-    if not places.alive(name):
-        raise UserError(f"experiment {name!r} is not running on this machine; `regrow show {name}` says how it stands")
+    if not places.running(name):
+        raise UserError(f"experiment {name!r} is not running; `regrow show {name}` says how it stands")
     request_stop(store)
     deadline = time.monotonic() + wait
-    while places.alive(name):
+    while places.running(name):
         if time.monotonic() > deadline:
             raise UserError(f"{name} was asked to stop but still runs after {wait:g} s; `regrow show {name}` follows it")
-        time.sleep(0.2)
+        time.sleep(0.2 if places.alive(name) else 2.0)  # from afar it costs a request
     print(f"{name} is stopped; `{places.command('resume', name)}` goes on")
 
 

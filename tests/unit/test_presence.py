@@ -1,0 +1,63 @@
+"""Signs of life in the store: what another machine sees of a driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from regrow.infra import presence
+from regrow.infra.presence import elsewhere, present
+from regrow.infra.stores.memory import MemoryStore
+
+
+class Watched(MemoryStore):
+    """Says when something was deleted from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewed = threading.Event()
+
+    def delete(self, keys: object) -> None:
+        super().delete(list(keys))  # type: ignore[call-overload]
+        self.renewed.set()
+
+
+def on(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "_host", lambda: host)
+
+
+def test_a_driver_is_seen_from_another_machine_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Watched()
+    on("here", monkeypatch)
+    with present(store):
+        assert store.renewed.wait(20)
+        assert not elsewhere(store), "this machine knows better"
+        on("there", monkeypatch)
+        assert elsewhere(store)
+        on("here", monkeypatch)
+    on("there", monkeypatch)
+    assert not elsewhere(store)
+    assert store.list("") == []
+
+
+def test_an_old_sign_tells_nothing_and_goes_with_the_next_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Watched()
+    store.create(f"{presence.PREFIX}{int(time.time() - presence.FRESH_SECONDS - 1)}-here", b"")
+    on("there", monkeypatch)
+    assert not elsewhere(store)
+    on("here", monkeypatch)
+    with present(store):
+        assert store.renewed.wait(20)
+        assert len(store.list(presence.PREFIX)) == 1
+
+
+def test_one_sign_is_left_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "PERIOD_SECONDS", 0.01)
+    store = Watched()
+    with present(store):
+        for _ in range(5):
+            store.renewed.clear()
+            assert store.renewed.wait(20)
+        assert len(store.list("")) <= 2
