@@ -21,7 +21,7 @@ from regrow.infra.places import Places, read_events
 from regrow.search.events import encode
 from regrow.tasks.errors import RegrowError
 from tests.conftest import guarded_s3_server
-from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+from tests.system.conftest import RAY_AGENTS, TRAIN, Desk, await_no_process
 from tests.system.test_main_job import check_whole
 
 
@@ -129,6 +129,29 @@ def test_stop_ends_an_experiment_in_the_bucket(sky: Cloud) -> None:
     assert "halt is stopped" in sky.run("stop", "halt").stdout
     process.communicate(timeout=60)
     assert (process.returncode, sky.show("halt")["status"]) == (3, "stopped")
+
+
+def test_of_two_drivers_at_once_the_one_that_is_overtaken_stops_and_nothing_of_it_counts(sky: Cloud) -> None:
+    train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 0.5)")
+    process = sky.start("run", sky.write("duel", train=train, trials=4, max_steps=80))
+    sky.await_events("duel", "saved", 6, process)
+    there = sky.another_machine()
+    second = there.start("resume", "duel")
+    said, _ = process.communicate(timeout=120)
+    assert second.poll() is None, "the first one stopped while the second one works"
+    assert process.returncode == 2, said
+    assert said.strip().splitlines()[-1].endswith("another process took this experiment over; this one stops")
+    (sky.folder / "hurry").touch()
+    said, _ = second.communicate(timeout=240)
+    assert second.returncode == 0, said
+    view = check_whole(there, "duel", 4)
+    assert view["counts"]["done"] == 4
+    events = there.events("duel")
+    claims = [place for place, event in enumerate(events) if event["event"] == "opened"]
+    assert len(claims) == 2, "nobody took anything back"
+    lost = {(e["trial"], e["attempt"]) for e in events if e["event"] == "ended" and e["outcome"] == "lost"}
+    late = [e for e in events[claims[1] :] if (e.get("trial"), e.get("attempt")) in lost and e["event"] != "ended"]
+    assert late == [], "what the first driver's attempts did after that"
 
 
 @pytest.fixture
