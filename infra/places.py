@@ -76,7 +76,7 @@ class Places:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise _unusable(self.services, "written", error) from error
+            raise _unusable(self.services if self.remote else self.root, "written", error) from error
         return self
 
     @property

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Desk:
 
     folder: Path
     environment: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def write(self, name: str, *, train: str | None = None, seconds: float = 0.1, **changes: Any) -> Path:
         """Writes work.py and NAME.yaml; JSON is YAML."""
@@ -72,10 +73,12 @@ class Desk:
 
     def start(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
         """Starts `regrow ...` in a process group of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self._command(arguments), cwd=self.folder, env={**self.environment, **environment}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0,
         )
+        self.started.append(process)
+        return process
 
     def show(self, name: str) -> dict[str, Any]:
         """What `regrow show NAME --json` prints."""
@@ -146,7 +149,11 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         "HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "REGROW_TEST_MARK": str(work), "COLUMNS": "160",
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
     }
-    yield Desk(folder=work, environment=environment)
+    desk = Desk(folder=work, environment=environment)
+    yield desk
+    for process in desk.started:  # of a test that failed: forgotten ones would make the next test fail, too
+        process.kill()
+        process.communicate()
     for line in Path("/proc").iterdir():
         if line.name.isdigit():
             try:

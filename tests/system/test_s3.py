@@ -44,7 +44,7 @@ class Cloud(Desk):
         """The same folder of code, and nothing else of what this machine keeps."""
         home = Path(self.environment["HOME"]).with_name("another")
         home.mkdir()
-        return Cloud(folder=self.folder, environment={**self.environment, "HOME": str(home)})
+        return Cloud(folder=self.folder, environment={**self.environment, "HOME": str(home)}, started=self.started)
 
     @property
     def services(self) -> Path:
@@ -55,7 +55,8 @@ class Cloud(Desk):
 def cloud(desk: Desk, server: s3_server.S3Server, state: str, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
-    return Cloud(folder=desk.folder, environment={**desk.environment, **server.environment(), "REGROW_STATE": state})
+    environment = {**desk.environment, **server.environment(), "REGROW_STATE": state}
+    return Cloud(folder=desk.folder, environment=environment, started=desk.started)
 
 
 @pytest.fixture
