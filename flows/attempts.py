@@ -17,7 +17,7 @@ from prefect.states import AwaitingRetry, Cancelled, Completed, Failed
 from regrow.infra.joining import TRIAL_ENV
 from regrow.infra.nodes import Nodes
 from regrow.infra.prefect_server import answers
-from regrow.infra.task_runner import TrialTaskRunner, await_retry, crashed, mend, settle
+from regrow.infra.task_runner import TrialTaskRunner, await_retry, mend, settle, unfinished
 from regrow.search.events import Cause
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
@@ -140,9 +140,13 @@ class Attempts:
         if self.running:
             ray.wait(list(self.running), num_returns=len(self.running), timeout=10.0)
         left = settle(self._client, self._flow_run_id, self._task_runs)
-        # A trial may have ended, by the log, under a driver that was killed before Prefect heard of it.
-        left |= crashed(self._client, self._flow_run_id) - self._task_runs
         trials = {task_run_id(self._experiment_id, trial.number): trial for trial in history.trials}
+        # A trial may have ended, by the log, under a driver that was killed before Prefect heard of it, or of it at all.
+        earlier = {
+            run_id for run_id, trial in trials.items()
+            if run_id not in self._task_runs and trial.state.final and any(a.task_run == str(run_id) for a in trial.attempts)
+        }
+        left |= unfinished(self._client, earlier)
         ended = {
             run_id: (task_name(trials[run_id].number), state)
             for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None

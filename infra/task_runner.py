@@ -20,14 +20,7 @@ import ray
 from prefect._internal.concurrency.api import create_call, from_sync
 from prefect._internal.concurrency.services import _QueueServiceBase
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    TaskRunFilter,
-    TaskRunFilterId,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
+from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
 from prefect.client.schemas.objects import State, StateDetails, StateType, TaskRun
 from prefect.context import (
     FlowRunContext,
@@ -374,18 +367,15 @@ def settle(
     return left
 
 
-def crashed(client: SyncPrefectClient, flow_run_id: UUID) -> set[UUID]:
-    """The task runs of a flow run that are marked as crashed."""
-    found: set[UUID] = set()
-    while True:
-        page = client.read_task_runs(
-            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
-            task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.CRASHED]))),
-            limit=200, offset=len(found),
-        )
-        found |= {run.id for run in page}
-        if len(page) < 200:
-            return found
+def unfinished(client: SyncPrefectClient, task_run_ids: Iterable[UUID]) -> set[UUID]:
+    """Those of the task runs that the server does not know, or has as crashed."""
+    wanted = sorted(task_run_ids)
+    fine: set[UUID] = set()
+    for first in range(0, len(wanted), 200):
+        batch = wanted[first : first + 200]
+        found = client.read_task_runs(task_run_filter=TaskRunFilter(id=TaskRunFilterId(any_=batch)), limit=len(batch))
+        fine |= {run.id for run in found if run.state_type != StateType.CRASHED}
+    return set(wanted) - fine
 
 
 def mend(
