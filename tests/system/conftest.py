@@ -153,7 +153,9 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     yield desk
     for process in desk.started:  # of a test that failed: forgotten ones would make the next test fail, too
         process.kill()
-        process.communicate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
     for line in Path("/proc").iterdir():
         if line.name.isdigit():
             try:
