@@ -302,6 +302,7 @@ class Soak:
         while found := [p for p in self.processes(" ") if p.pid != os.getpid()]:
             _signal(found, signal.SIGKILL)
             psutil.wait_procs(found, timeout=5)
+        s3_server.stop(self.folder / "s3", at_once=True)
 
 
 KINDS: dict[str, Callable[[Soak], bool]] = {
