@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import ray
 from prefect import flow, get_client, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient
@@ -198,10 +199,13 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
             collect(store, history)
         except StoreError as error:
             _announce(f"Some checkpoints that nobody needs were not deleted, the next sitting will: {error}")
-        if answers(str(client.api_url), PREFECT_SECONDS):
-            attempts.settle(history)
-        else:
-            _announce("The Prefect server is away and does not have everything; the experiment's log does.")
+        try:
+            if answers(str(client.api_url), PREFECT_SECONDS):
+                attempts.settle(history)
+            else:
+                _announce("The Prefect server is away and does not have everything; the experiment's log does.")
+        except (httpx.HTTPError, ObjectNotFound) as error:  # a view of what is in the log: no reason to fail at the very end
+            _announce(f"The Prefect server does not have everything; the experiment's log does: {error}")
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history

@@ -14,11 +14,12 @@ import hashlib
 import os
 import shlex
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from regrow.infra.log import Log
 from regrow.infra.presence import elsewhere
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from regrow.infra.stores.s3 import S3Store
 
 DEFAULT_STATE = "./.regrow"
+_LOOKS_TAKE_SECONDS = 0.5
+"""Whoever looks whether an experiment runs holds its lock for an instant; who wants to run it must not trip over that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +148,10 @@ class Places:
         path = self.lock(experiment)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(lock):
                 raise UserError(
                     f"experiment {experiment!r} is running already; follow it with `regrow show`, end it with `regrow stop`"
-                ) from None
+                )
             yield
 
     def alive(self, experiment: str) -> bool:
@@ -258,3 +259,17 @@ def replay(store: Store) -> Planner:
     for event in read_events(store):
         planner.apply(event)
     return planner
+
+
+def _locked(file: IO[str]) -> bool:
+    """Takes a lock for this process alone, unless somebody holds it for longer than a look at it takes."""
+    deadline = time.monotonic() + _LOOKS_TAKE_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        else:
+            return True
+        time.sleep(0.02)

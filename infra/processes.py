@@ -43,7 +43,7 @@ class Guard:
             )
 
     def then(self, command: list[str], *, unless_locked: Path, delay: float) -> None:
-        """What to run, with this process's environment, after the killing, unless somebody takes a lock within `delay` s."""
+        """What to run, with this process's environment, after the killing, unless `delay` s later somebody has a lock."""
         if self._guard is not None and self._guard.stdin is not None:
             will = {"command": command, "lock": str(unless_locked), "delay": delay, "env": dict(os.environ), "cwd": os.getcwd()}
             self._guard.stdin.write(json.dumps(will).encode() + b"\n")
@@ -84,16 +84,13 @@ def _watch(mark: str) -> None:
 
 
 def _carry_out(will: dict[str, Any]) -> None:
-    deadline = time.monotonic() + will["delay"]
-    while time.monotonic() < deadline:
-        try:
-            with Path(will["lock"]).open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        except OSError:  # the experiment's folder was deleted
-            return
-        time.sleep(0.2)
+    # Only at the end: a dying process closes its files one after another, so the pipe may have ended before its own lock did.
+    time.sleep(will["delay"])
+    try:
+        with Path(will["lock"]).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # somebody has it, or the experiment's folder was deleted
+        return
     null = subprocess.DEVNULL
     subprocess.run(will["command"], env=will["env"], cwd=will["cwd"], stdin=null, stdout=null, stderr=null, check=False)
 

@@ -387,10 +387,10 @@ def mend(
     """
     for run_id, (name, state) in ended.items():
         try:
-            client.set_task_run_state(run_id, state, force=True)
+            client.read_task_run(run_id)
         except ObjectNotFound:
             client.create_task_run(task, flow_run_id, dynamic_key=str(run_id), id=run_id, name=name, state=Pending())
-            client.set_task_run_state(run_id, state, force=True)
+        client.set_task_run_state(run_id, state, force=True)
 
 
 _ENDED = frozenset({StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED})

@@ -26,13 +26,13 @@ from prefect.client.schemas.objects import Log, State, StateType, TaskRun
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Completed, Failed
+from prefect.states import Completed, Crashed, Failed
 from ray import cloudpickle
 from ray.exceptions import WorkerCrashedError
 
 from regrow.infra.cluster import connect, disconnect
 from regrow.infra.prefect_server import prefect_server
-from regrow.infra.task_runner import TrialTaskRunner, await_retry, settle
+from regrow.infra.task_runner import TrialTaskRunner, await_retry, mend, settle, unfinished
 from regrow.tasks.logs import captured_logs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module
@@ -354,6 +354,27 @@ def test_settle_returns_in_time_what_the_server_does_not_know(client: SyncPrefec
     started = time.monotonic()
     assert settle(client, uuid4(), [missing], seconds=0.3) == {missing}
     assert time.monotonic() - started < 2
+
+
+def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never_heard_of(client: SyncPrefectClient) -> None:
+    never, crashed = uuid4(), uuid4()
+
+    def body(runner: TrialTaskRunner, flow_run_id: UUID) -> None:
+        ray.get(runner.submit_run(double, {"x": 1}, task_run_id=crashed, name="trial-1", options=ONE))
+        ended(client, flow_run_id, crashed)
+        client.set_task_run_state(crashed, Crashed(message="its driver was lost"), force=True)
+        assert unfinished(client, [never, crashed]) == {never, crashed}
+        told: dict[UUID, tuple[str, State[Any]]] = {
+            never: ("trial-0", Completed(message="the log")),
+            crashed: ("trial-1", Failed(message="the log")),
+        }
+        mend(client, flow_run_id, double, told)
+        assert unfinished(client, [never, crashed]) == set()
+        runs = [client.read_task_run(run_id) for run_id in (never, crashed)]
+        assert [(run.name, run.flow_run_id) for run in runs] == [("trial-0", flow_run_id), ("trial-1", flow_run_id)]
+        assert [run.state_type for run in runs] == [StateType.COMPLETED, StateType.FAILED]
+
+    run_flow(body)
 
 
 def test_a_worker_never_starts_a_server_of_its_own(client: SyncPrefectClient) -> None:

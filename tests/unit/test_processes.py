@@ -1,0 +1,54 @@
+"""What a guard does once the process that it guards is dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+DRIVER = """
+import fcntl, os, sys, time
+from pathlib import Path
+from regrow.infra.processes import Guard
+
+locked, told, keeps = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+guard = Guard(f"REGROW_TEST={os.getpid()}")
+guard.then([sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", told], unless_locked=locked, delay=1.0)
+lock = locked.open("w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+if (child := os.fork()) == 0:  # keeps the lock after its parent's death, but not the guard's pipe
+    os.close(guard._guard.stdin.fileno())
+    time.sleep(keeps)
+    os._exit(0)
+print(guard._guard.pid, child, flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(("keeps", "is_told"), [(0.5, True), (60.0, False)])
+def test_the_last_command_runs_unless_somebody_has_the_lock_after_the_delay(tmp_path: Path, keeps: float, is_told: bool) -> None:
+    told = tmp_path / "told"
+    arguments = [str(tmp_path / "lock"), str(told), str(keeps)]
+    with subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        guard, child = (int(word) for word in driver.stdout.readline().split())
+        driver.kill()
+        while runs(guard):
+            time.sleep(0.02)
+        assert told.exists() is is_told
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def runs(process: int) -> bool:
+    """Whether it still runs; one that has ended may stay as a zombie where nobody adopts it."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
