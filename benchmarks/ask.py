@@ -25,6 +25,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from regrow.search.samplers import Result, Sampler, make
+from regrow.search.setting import Setting
 from regrow.search.space import Space
 
 SPACE = Space.parse(
@@ -45,12 +46,13 @@ OPTUNAS: dict[str, BaseDistribution] = {
     "units": IntDistribution(16, 1024, log=True),
     "activation": CategoricalDistribution(("relu", "tanh", "gelu")),
 }
+SETTING = Setting(space=SPACE, modes=("min",))
 WARM_UP = 2  # proposals before those that count: imports, caches
 
 
 def results(count: int) -> list[Result]:
     """Random trials, all done, with a loss that depends on most parameters."""
-    sampler, told = make("random", SPACE, "min"), []
+    sampler, told = make("random", SETTING), []
     for number in range(count):
         proposal = sampler.ask(number, number)
         assert proposal is not None
@@ -78,10 +80,10 @@ def milliseconds(call: Callable[[], Any]) -> tuple[float, Any]:
 
 def measure(search: str, told: list[Result], repeats: int) -> dict[str, Any]:
     """Medians of ours and Optuna's, turn by turn, so that both meet the same load of the machine."""
-    make(search, SPACE, "min").ask(0, 0)  # imports are not what is measured here
+    make(search, SETTING).ask(0, 0)  # imports are not what is measured here
 
     def rebuild() -> Sampler:
-        sampler = make(search, SPACE, "min")
+        sampler = make(search, SETTING)
         for result in told:
             sampler.tell(result)
         sampler.ask(len(told), 0)

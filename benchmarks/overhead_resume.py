@@ -52,7 +52,7 @@ class Simulation:
         self._take(Created(t=self._now, id=ID, spec=spec.to_json()))
         # Configurations at random whatever the specification says, because 10,000 of TPE's own would take minutes. A
         # resume never looks at how a configuration came about.
-        self._planner._sampler = samplers.make("random", spec.space, spec.objective.mode)  # noqa: SLF001
+        self._planner._sampler = samplers.make("random", spec.setting)  # noqa: SLF001
         opened = Opened(t=self._now, by="driver", driver=socket.gethostname(), slots=2, trials=spec.total)
         self._take(opened)
         self.log.claim(self._lines)

@@ -48,15 +48,9 @@ class Attempts:
         self._nodes = nodes
         self._runner, self._client, self._shared = runner, client, shared
         self._flow_run_id, self._experiment_id = flow_run_id, experiment_id
-        self._options: dict[str, Any] = {
-            "num_cpus": resources.cpu, "num_gpus": resources.gpu, "resources": resources.custom, "runtime_env": dict(TRIAL_ENV),
-        }
-        if resources.memory:
-            self._options["memory"] = resources.memory
-        self.wanted: dict[str, float] = {
-            "cpu": resources.cpu, "gpu": resources.gpu, "memory": resources.memory, **resources.custom
-        }
-        """What an attempt needs, for slots_for and its kin."""
+        self._resources = resources
+        self.wanted = _wanted(resources, 1)
+        """What an attempt of one slot needs, for slots_for and its kin."""
         self._submitted: set[tuple[int, int]] = set()
         self._task_runs: set[UUID] = set()
         self.running: dict[Any, tuple[UUID, Assignment]] = {}
@@ -72,8 +66,9 @@ class Attempts:
         previous = None
         if assignment.attempt > 1:
             previous = self._previous(run_id, assignment)
-        selector = self._nodes.selector(self.wanted, avoid_spot=assignment.avoid_spot, avoid=avoid)
-        options = {**self._options, "label_selector": selector}
+        wanted = _wanted(self._resources, assignment.width)
+        selector = self._nodes.selector(wanted, avoid_spot=assignment.avoid_spot, avoid=avoid)
+        options = {**_options(self._resources, assignment.width), "label_selector": selector}
         ref = self._runner.submit_run(
             run_trial, {**self._shared, "assignment": assignment}, task_run_id=run_id, name=task_name(assignment.trial),
             previous=previous, options=options,
@@ -152,6 +147,23 @@ class Attempts:
             for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None
         }
         mend(self._client, self._flow_run_id, run_trial, ended)
+
+
+def _wanted(resources: Resources, width: int) -> dict[str, float]:
+    """What an attempt needs that has `width` slots' worth of resources."""
+    each = {"cpu": resources.cpu, "gpu": resources.gpu, "memory": resources.memory, **resources.custom}
+    return {name: amount * width for name, amount in each.items()}
+
+
+def _options(resources: Resources, width: int) -> dict[str, Any]:
+    """The same as Ray's options of a task."""
+    custom = {name: amount * width for name, amount in resources.custom.items()}
+    options: dict[str, Any] = {
+        "num_cpus": resources.cpu * width, "num_gpus": resources.gpu * width, "resources": custom, "runtime_env": dict(TRIAL_ENV),
+    }
+    if resources.memory:
+        options["memory"] = resources.memory * width
+    return options
 
 
 def _ending(state: TrialState) -> State[Any] | None:

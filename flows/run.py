@@ -173,7 +173,9 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
     coordinator = start_coordinator(store, opening, name=address)
     experiment_id: str = cluster.get(coordinator.identity.remote())
     recorder = start_recorder(address, places.mlflow_uri, spec.name, places.mlflow_artifacts)
+    watches = spec.stop.trial.watches
     job = Job(
+        ending=spec.ending if watches else None, enough=spec.stop.trial.function,
         experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
         every_steps=spec.checkpoint.every_steps, every_seconds=spec.checkpoint.every_seconds,
         folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code,

@@ -171,21 +171,32 @@ class Coordinator:
         ledger, history = self._ledger, self._ledger.history
         drop = tuple(ledger.drops.pop(progress.trial, ()))
         trial = history.trials[progress.trial]
-        keep = tuple(c.manifest for c in trial.checkpoints.values()) if drop else ()
+        # Clones of this trial's checkpoints are other trials', but their files are its own.
+        clones = [manifest for manifest, owner in history.borrowed.items() if owner == trial.number]
+        keep = (*(c.manifest for c in trial.checkpoints.values()), *clones) if drop else ()
         if progress.ended is not None:
             following = None
             doomed = attempt.node_id in self._watch.doomed
-            if progress.carry_on and ledger.starts and attempt.task_run is not None and not doomed:
+            if progress.carry_on and attempt.task_run is not None and not doomed and self._fits_next(attempt):
                 following = ledger.starts.pop(0)
                 self._carriers[following] = attempt.task_run
             return Order(drop=drop, keep=keep, next=self._assignment(*following) if following else None)
         if attempt.stop is not None:
             return Order(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
+        if attempt.leave is not None:
+            return Order(reason="paused", why=attempt.leave, unsaved=trial.clone is not None, drop=drop, keep=keep)
         if (why := self._watch.doomed.get(attempt.node_id)) is not None:
             return Order(reason="preempted", why=why, drop=drop, keep=keep)
         if (closing := history.closing) is not None:
             return Order(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Order(until=attempt.until, drop=drop, keep=keep)
+
+    def _fits_next(self, attempt: Attempt) -> bool:
+        """Whether there is an attempt to start that wants as much as this one has."""
+        if not self._ledger.starts:
+            return False
+        trial, number = self._ledger.starts[0]
+        return self._ledger.history.trials[trial].attempts[number - 1].width == attempt.width
 
     def _node_of(self, progress: Progress) -> str:
         """The node from which an attempt, maybe a zombie, speaks; empty if that is not known."""
@@ -235,7 +246,8 @@ class Coordinator:
         return Assignment(
             trial=number, attempt=attempt, config=spec.space.nest(trial.config), seed=seed_for(spec.seed, number, "trial"),
             until=record.until,
-            checkpoints=tuple(c.manifest for _, c in sorted(trial.checkpoints.items(), reverse=True)),
+            checkpoints=tuple(record.checkpoints), clones=record.clones, step=trial.step, width=record.width,
+            values=tuple(trial.values) if spec.stop.trial.watches else (),
             avoid_spot=record.avoid_spot, story=story(trial, attempt),
         )
 
@@ -416,6 +428,8 @@ def story(trial: Trial, attempt: int) -> str:
         return ""
     before = trial.attempts[attempt - 2]
     why = f" ({before.message})" if before.message else ""
+    if trial.attempts[attempt - 1].clones and trial.changes:
+        return f"attempt {before.number} was {before.outcome}{why}; goes on with the weights of trial {trial.changes[-1].source}"
     step = max(trial.checkpoints, default=0)
     start = f"goes on after step {step}, from its checkpoint" if step else "starts from the beginning, as it has no checkpoint"
     return f"attempt {before.number} was {before.outcome}{why}; {start}"

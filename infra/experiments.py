@@ -73,8 +73,8 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
                 key="trials", value=trials, hint=f"write {total} or more",
                 problem=f"experiment {name!r} has {total} already, and a total can only be raised",
             )
-        cells = samplers.size(stored.search, stored.space)
-        if cells is not None and trials > cells:
+        cells = None if stored.own_sampler else samplers.size(stored.search, stored.setting)
+        if cells is not None and trials > (cells := cells * stored.repeats):
             raise SpecError(key="trials", value=trials, problem=f"the grid has only {cells} cells", hint=f"at most {cells}")
     if current.trainable == "pickled" and code is None:
         code = found.opened.code if found.opened else None

@@ -78,4 +78,4 @@ def _plan_once(spec: dict[str, Any]) -> None:
     """Makes a proposal that nobody sees: a sampler's library takes up to 0.8 s to load, before the first trial can start."""
     importlib.import_module("regrow.infra.coordinator")
     parsed = Spec.parse(spec)
-    samplers.make(parsed.search, parsed.space, parsed.objective.mode).ask(0, 0)
+    samplers.make(parsed.search, parsed.setting).ask(0, 0)

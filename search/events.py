@@ -41,11 +41,29 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_d
     t: float
 
 
+class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A configuration whose result was known before: of an earlier experiment (`origin`: its name and the trial's number).
+
+    `value` is the objective, `values` all metrics where there are several, `curve` the objective by step.
+    """
+
+    config: dict[str, Any]
+    status: Literal["done", "stopped", "failed"] = "done"
+    value: float | None = None
+    values: list[float] | None = None
+    curve: list[tuple[int, float]] = []
+    origin: str = ""
+
+
 class Created(Event, frozen=True, kw_only=True, tag="created"):
-    """The first event of a log: which experiment this is. `spec` is the canonical JSON form of the specification."""
+    """The first event of a log: which experiment this is. `spec` is the canonical JSON form of the specification.
+
+    `known` is what a warm start took over from earlier experiments.
+    """
 
     id: str
     spec: dict[str, Any]
+    known: list[Known] = []
 
 
 class Opened(Event, frozen=True, kw_only=True, tag="opened"):
@@ -79,7 +97,8 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
 
     (trial, attempt) is the lease. `until`: the step at which the next decision is due, None for none before the end.
     `checkpoints`: manifests it may restore, newest first. `avoid_spot`: it was preempted so often that it goes to a node
-    that is no spot machine, where there is one.
+    that is no spot machine, where there is one. The first `clones` of the checkpoints are another trial's: the one that can
+    be read becomes this trial's own, at the step that it has reached. `width`: slots' worth of resources that it gets.
     """
 
     trial: int
@@ -87,6 +106,8 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     until: int | None = None
     checkpoints: list[str] = []
     avoid_spot: bool = False
+    clones: int = 0
+    width: int = 1
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
@@ -115,24 +136,43 @@ class Reported(Event, frozen=True, kw_only=True, tag="reported"):
 
 
 class Decided(Event, frozen=True, kw_only=True, tag="decided"):
-    """Decision of the scheduler on a trial that reached `step`: go on `until` the next decision, or stop."""
+    """Decision of the scheduler on a trial that reached `step`: go on `until` the next decision, stop, pause or restart.
+
+    Both of the last end the attempt at a checkpoint; a paused trial then waits until the scheduler promotes it, a restarted
+    one goes on at once. `source`: it goes on from that trial's weights, `manifests`, newest first (population-based
+    training); None: from its own. `config`: the flat configuration with which it goes on, None for the same.
+    """
 
     trial: int
     attempt: int
     step: int
-    verdict: Literal["continue", "stop"]
+    verdict: Literal["continue", "stop", "pause", "restart"]
     until: int | None = None
+    why: str = ""
+    source: int | None = None
+    manifests: list[str] = []
+    config: dict[str, Any] | None = None
+
+
+class Retired(Event, frozen=True, kw_only=True, tag="retired"):
+    """Decision: a paused trial will not go on."""
+
+    trial: int
     why: str = ""
 
 
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
-    """A checkpoint was committed: `manifest` is its key in the store, `size` its bytes."""
+    """A checkpoint was committed: `manifest` is its key in the store, `size` its bytes.
+
+    `source` is the manifest of another trial whose files these are, None for files of its own.
+    """
 
     trial: int
     attempt: int
     step: int
     manifest: str
     size: int
+    source: str | None = None
 
 
 class Dropped(Event, frozen=True, kw_only=True, tag="dropped"):
@@ -180,6 +220,7 @@ AnyEvent = (
     | Began
     | Reported
     | Decided
+    | Retired
     | Saved
     | Dropped
     | Ended
@@ -205,4 +246,4 @@ def is_decision(event: AnyEvent) -> bool:
     """Whether the planner made this event, so that it can be recomputed from those before it."""
     if isinstance(event, Ended | Closing):
         return event.by == "planner"
-    return isinstance(event, Proposed | Started | Decided | Dropped | Closed)
+    return isinstance(event, Proposed | Started | Decided | Retired | Dropped | Closed)

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.search.constraints import Constraint
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -23,6 +24,7 @@ from regrow.search.events import (
     Outcome,
     Proposed,
     Reported,
+    Retired,
     Row,
     Saved,
     Started,
@@ -54,6 +56,14 @@ class Attempt:
     trace: str = ""
     stop: str | None = None
     """Why the scheduler decided to stop it, None where it did not."""
+    leave: str | None = None
+    """Why the scheduler decided that the trial is to pause or to restart, None where it did not."""
+    width: int = 1
+    """Slots' worth of resources that it has."""
+    checkpoints: list[str] = field(default_factory=list)
+    """Manifests that it may restore, newest first."""
+    clones: int = 0
+    """How many of these, the first ones, are another trial's."""
     superseded: int = 0
     """Steps that it did and that a later attempt had to do again."""
     wasted_s: float = 0.0
@@ -62,12 +72,35 @@ class Attempt:
     """The step of its last checkpoint, also if that was dropped since."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a decision changed of a trial: from the step after `step` on it has `config`, and the weights of trial `source`
+    (None: its own).
+    """
+
+    step: int
+    config: dict[str, Any]
+    source: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clone:
+    """Another trial's checkpoints from which a trial is to go on, as its own of `step`; `manifests` newest first."""
+
+    source: int
+    step: int
+    manifests: list[str]
+
+
 @dataclass(slots=True, kw_only=True)
 class Trial:
     """One configuration and what became of it. `rows` is its curve: one row a step, contiguous, superseded ones gone."""
 
     number: int
     config: dict[str, Any]
+    """The flat configuration that it has now."""
+    proposed: dict[str, Any]
+    """The one that it was proposed with."""
     proposal_state: dict[str, Any]
     state: TrialState = TrialState.PENDING
     attempts: list[Attempt] = field(default_factory=list)
@@ -84,6 +117,15 @@ class Trial:
     """Attempts whose node went away under them; the loss of a driver is none."""
     decided: int = 0
     """The last step at which a decision was taken."""
+    values: list[float] = field(default_factory=list)
+    """The objective of the row at the same place."""
+    held: bool = False
+    """Paused, or about to be, by the scheduler, and to go on only if that promotes it."""
+    changes: list[Change] = field(default_factory=list)
+    clone: Clone | None = None
+    """Set from the decision to clone until the trial has a checkpoint of its own from it."""
+    stale: int = 0
+    """Checkpoints before this step hold weights that a clone replaced."""
 
     @property
     def step(self) -> int:
@@ -121,13 +163,21 @@ class History:
         self.opened: Opened | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None
+        self.borrowed: dict[str, int] = {}
+        """Manifest of each kept clone, and the trial whose attempts wrote its files."""
+        self.held: set[int] = set()
+        """Numbers of the trials that the scheduler paused, and that have left."""
+        self.occupied = 0
+        """Slots that running attempts have, by their widths."""
+        self.since_best = 0
+        """Trials that ended since the best value last improved, as `stop: {plateau: ...}` counts it."""
+        self._plateau_from: float | None = None
         self.orphans: list[tuple[int, int]] = []
         """(trial, attempt) left open by a driver that is gone."""
         self.best: int | None = None
-        """Number of the trial with the best value."""
+        """Number of the trial with the best value of the objective at a step that meets all constraints."""
         self.sittings = 0
         self.lost_steps = 0
-        self.reached_target = False
         self.t_created = 0.0
         self._t_opened = 0.0
         self._t_last = 0.0
@@ -136,6 +186,7 @@ class History:
         self._elapsed = 0.0
         self._spec: Spec | None = None
         self._objective: Metric | None = None
+        self._constraints: tuple[Constraint, ...] = ()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -159,9 +210,37 @@ class History:
         return self._elapsed + (last - self._t_opened)
 
     @property
+    def pinned(self) -> set[str]:
+        """Checkpoints from which another trial is about to go on."""
+        return {manifest for trial in self.trials if trial.clone for manifest in trial.clone.manifests}
+
+    @property
+    def front(self) -> list[int]:
+        """The Pareto front: trials that no other one is better than in one metric and as good in all, by number.
+
+        Compared by the metrics of their last steps, where these meet all constraints.
+        """
+        metrics = self.spec.metrics
+        found: list[tuple[int, list[float]]] = []
+        for trial in self.trials:
+            row = trial.rows[-1].metrics if trial.rows else {}
+            values = [v if m.mode == "min" else -v for m in metrics if (v := row.get(m.name)) is not None]
+            if len(values) == len(metrics) and all(c.violation(row) <= 0 for c in self._constraints):
+                found.append((trial.number, values))
+        return [
+            number for number, ours in found
+            if not any(theirs != ours and all(a <= b for a, b in zip(theirs, ours, strict=True)) for _, theirs in found)
+        ]
+
+    @property
     def counts(self) -> dict[TrialState, int]:
         """Number of trials in each state."""
         return {state: len(numbers) for state, numbers in self.by_state.items()}
+
+    @property
+    def ended(self) -> int:
+        """Number of the trials that ended for good."""
+        return sum(len(self.by_state[state]) for state in TrialState if state.final)
 
     @property
     def running(self) -> set[int]:
@@ -188,6 +267,7 @@ class History:
             raise IllegalMove(-1, None, "be created twice")
         self._spec = Spec.parse(event.spec, where="log")
         self._objective = self._spec.objective
+        self._constraints = self._spec.limits
         self.id, self.total, self.t_created = event.id, self._spec.total, event.t
 
     def _opened(self, event: Opened) -> None:
@@ -205,7 +285,7 @@ class History:
     def _proposed(self, event: Proposed) -> None:
         if event.trial != len(self.trials):
             raise IllegalMove(event.trial, None, "be proposed out of turn")
-        self.trials.append(Trial(number=event.trial, config=event.config, proposal_state=event.state))
+        self.trials.append(Trial(number=event.trial, config=event.config, proposed=event.config, proposal_state=event.state))
         self.by_state[TrialState.PENDING].add(event.trial)
 
     def _started(self, event: Started) -> None:
@@ -213,7 +293,14 @@ class History:
         if event.attempt != len(trial.attempts) + 1:
             raise IllegalMove(event.trial, trial.state, f"start attempt {event.attempt}")
         self._move(trial, Move.START)
-        trial.attempts.append(Attempt(number=event.attempt, t_started=event.t, until=event.until, avoid_spot=event.avoid_spot))
+        self._hold(trial, held=False)
+        self.occupied += event.width
+        trial.attempts.append(
+            Attempt(
+                number=event.attempt, t_started=event.t, until=event.until, avoid_spot=event.avoid_spot, width=event.width,
+                checkpoints=event.checkpoints, clones=event.clones,
+            )
+        )
 
     def _began(self, event: Began) -> None:
         trial, attempt = self._holder(event.trial, event.attempt, Move.REPORT)
@@ -226,11 +313,14 @@ class History:
         attempt.from_step = attempt.to_step = event.restored
         while trial.rows and trial.rows[-1].step > event.restored:
             trial.rows.pop()
+            trial.values.pop()
             trial.attempts[trial.lineage.pop() - 1].superseded += 1
             self.lost_steps += 1
         self._account(trial)
         for step in [s for s in trial.checkpoints if s > event.restored]:
-            del trial.checkpoints[step]
+            self._forget(trial, step)
+        if trial.clone is not None and event.restored < trial.clone.step:
+            trial.clone = None  # none of the other trial's checkpoints could be read
         if trial.best is not None and trial.best[1] > event.restored:
             trial.best = None
             for row in trial.rows:
@@ -242,6 +332,11 @@ class History:
         last = trial.step
         if [row.step for row in event.rows] != list(range(last + 1, last + 1 + len(event.rows))):
             raise IllegalMove(event.trial, trial.state, f"report steps that do not follow {last}")
+        name = self.objective.name
+        values = [value for row in event.rows if (value := row.metrics.get(name)) is not None]
+        if len(values) < len(event.rows):
+            raise IllegalMove(event.trial, trial.state, f"report a step without {name}")
+        trial.values += values
         for row in event.rows:
             trial.rows.append(row)
             trial.lineage.append(attempt.number)
@@ -254,6 +349,20 @@ class History:
             raise IllegalMove(event.trial, trial.state, f"be decided on at step {event.step}, where no decision is due")
         trial.decided, attempt.until = event.step, event.until
         attempt.stop = event.why if event.verdict == "stop" else None
+        attempt.leave = event.why if event.verdict in ("pause", "restart") else None
+        self._hold(trial, held=event.verdict == "pause")
+        if event.config is not None or event.source is not None:
+            trial.config = trial.config if event.config is None else event.config
+            trial.changes.append(Change(step=event.step, config=trial.config, source=event.source))
+        if event.source is not None:
+            trial.clone = Clone(source=event.source, step=event.step, manifests=list(event.manifests))
+
+    def _retired(self, event: Retired) -> None:
+        trial = self._trial(event.trial, "be given up")
+        if not trial.held:
+            raise IllegalMove(event.trial, trial.state, "be given up: the scheduler did not pause it")
+        self._move(trial, Move.STOP)
+        self._finish(trial)
 
     def _saved(self, event: Saved) -> None:
         trial, attempt = self._worker(event.trial, event.attempt)
@@ -261,12 +370,19 @@ class History:
             raise IllegalMove(event.trial, trial.state, f"save a checkpoint at step {event.step}")
         trial.checkpoints[event.step] = event
         attempt.saved = event.step
+        if event.source is not None:
+            owner = trial.clone.source if trial.clone is not None else event.trial
+            self.borrowed[event.manifest] = self.borrowed.get(event.source, owner)
+        if trial.clone is not None and event.step >= trial.clone.step:
+            trial.stale = trial.clone.step
+            trial.clone = None
 
     def _dropped(self, event: Dropped) -> None:
         trial = self._trial(event.trial, "drop a checkpoint")
         if missing := set(event.manifests) - {c.manifest for c in trial.checkpoints.values()}:
             raise IllegalMove(event.trial, trial.state, f"drop {min(missing)}, which it does not have")
-        trial.checkpoints = {s: c for s, c in trial.checkpoints.items() if c.manifest not in event.manifests}
+        for step in [s for s, c in trial.checkpoints.items() if c.manifest in event.manifests]:
+            self._forget(trial, step)
 
     def _ended(self, event: Ended) -> None:
         what = _MOVES.get(event.outcome, Move.FAIL)
@@ -280,7 +396,14 @@ class History:
         if attempt.stop is not None and what in (Move.PAUSE, Move.LOSE):
             # The decision to stop it stands, also where the attempt was gone before it heard of it.
             what = Move.STOP
+        elif attempt.leave is not None and trial.held and what is Move.LOSE:
+            what = Move.PAUSE  # so does the one that it pauses
         self._move(trial, what)
+        self.occupied -= attempt.width
+        if what is Move.PAUSE and attempt.leave is None:
+            self._hold(trial, held=False)
+        if trial.held:
+            self.held.add(trial.number)
         trial.ended_by[event.cause] += 1
         trial.evictions += event.cause == "preempted" and event.by != "planner"
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
@@ -289,8 +412,32 @@ class History:
         attempt.message, attempt.trace = event.message, event.trace
         if event.cause:
             self._account(trial)
+        if trial.state.final:
+            self._finish(trial)
         if (event.trial, event.attempt) in self.orphans:
             self.orphans.remove((event.trial, event.attempt))
+
+    def _hold(self, trial: Trial, *, held: bool) -> None:
+        trial.held = held
+        self.held.discard(trial.number)  # until it has left
+
+    def _forget(self, trial: Trial, step: int) -> None:
+        self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)
+
+    def _finish(self, trial: Trial) -> None:
+        """It ended for good."""
+        self._hold(trial, held=False)
+        trial.clone = None
+        best = self.trials[self.best].best if self.best is not None else None
+        plateau = self.spec.stop.plateaus()
+        tolerance = min((p.tolerance for p in plateau), default=0.0)
+        if best is not None and (self._plateau_from is None or self._better(best[0], self._by(self._plateau_from, tolerance))):
+            self._plateau_from, self.since_best = best[0], 0
+        else:
+            self.since_best += 1
+
+    def _by(self, value: float, tolerance: float) -> float:
+        return value + tolerance if self.objective.mode == "max" else value - tolerance
 
     def _account(self, trial: Trial) -> None:
         """What the attempts that failed or were lost did for nothing, seen from what is left of the trial's curve."""
@@ -344,13 +491,12 @@ class History:
         value = row.metrics.get(self.objective.name)
         if value is None or (trial.best is not None and not self._better(value, trial.best[0])):
             return
+        if self._constraints and any(c.violation(row.metrics) > 0 for c in self._constraints):
+            return
         trial.best = (value, row.step)
         leader = self.trials[self.best].best if self.best is not None else None
         if leader is None or self._better(value, leader[0]):
             self.best = trial.number
-        target = self.spec.stop.target
-        if target is not None and not self._better(target, value):
-            self.reached_target = True
 
     def _better(self, a: float, b: float) -> bool:
         return a > b if self.objective.mode == "max" else a < b
@@ -372,6 +518,7 @@ _HANDLERS: dict[type, Any] = {
     Began: History._began,
     Reported: History._reported,
     Decided: History._decided,
+    Retired: History._retired,
     Saved: History._saved,
     Dropped: History._dropped,
     Ended: History._ended,

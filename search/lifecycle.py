@@ -17,7 +17,7 @@ class TrialState(StrEnum):
     RUNNING = "running"
     """An attempt holds its lease."""
     PAUSED = "paused"
-    """Ended at a checkpoint to make room or because the experiment was interrupted; goes on later."""
+    """Ended at a checkpoint to make room or because the experiment was interrupted; goes on later, or is given up."""
     LOST = "lost"
     """Its attempt failed or was lost within the retry budget; another attempt follows."""
     DONE = "done"
@@ -50,6 +50,7 @@ _FINAL = frozenset({TrialState.DONE, TrialState.STOPPED, TrialState.FAILED})
 TABLE: dict[tuple[TrialState, Move], TrialState] = {
     (TrialState.PENDING, Move.START): TrialState.RUNNING,
     (TrialState.PAUSED, Move.START): TrialState.RUNNING,
+    (TrialState.PAUSED, Move.STOP): TrialState.STOPPED,
     (TrialState.LOST, Move.START): TrialState.RUNNING,
     (TrialState.RUNNING, Move.REPORT): TrialState.RUNNING,
     (TrialState.RUNNING, Move.DONE): TrialState.DONE,

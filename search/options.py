@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -21,8 +22,44 @@ def nearest(word: object, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
+def is_path(name: str) -> bool:
+    """Whether a name is an import path (`package.module:Class`) and not one of a registry."""
+    return ":" in name
+
+
+def chosen(choice: object) -> str:
+    """The name in a choice of any form, also of one that `split` would refuse."""
+    return str(next(iter(choice), "")) if isinstance(choice, dict) else str(choice)
+
+
+def load(module: str, name: str) -> Any:
+    """An object of one of our own modules, imported only now."""
+    return getattr(importlib.import_module(module), name)
+
+
+def imported(path: str, *, key: str) -> Any:
+    """The user's object at an import path, `package.module:Class`. Raises SpecError if it cannot be imported.
+
+    Whatever the user's module raises is the cause of that error.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        raise SpecError(key, path, problem, "it must be importable from the folder of the specification") from error
+    target: Any = found
+    for part in name.split("."):
+        try:
+            target = getattr(target, part)
+        except AttributeError:
+            known = [other for other in vars(found) if not other.startswith("_")]
+            raise SpecError(key, path, f"{module} has no {name!r}", nearest(name, known)) from None
+    return target
+
+
 def split(choice: object, *, key: str, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """Name and options of a choice. Raises SpecError if it has another form or the name is not known."""
+    """Name and options of a choice. Raises SpecError if it has another form or the name is neither known nor a path."""
     options: Any
     if isinstance(choice, str):
         name, options = choice, {}
@@ -32,7 +69,7 @@ def split(choice: object, *, key: str, known: Iterable[str]) -> tuple[str, dict[
     else:
         raise SpecError(key=key, value=choice, problem="is not a name", hint="write NAME or {NAME: {option: value}}")
     known = list(known)
-    if name not in known:
+    if name not in known and not (isinstance(name, str) and is_path(name)):
         raise SpecError(key=key, value=name, problem="is not known", hint=nearest(name, known))
     if not isinstance(options, dict):
         raise SpecError(key=f"{key}.{name}", value=options, problem="is not a map of options", hint="write {option: value}")

@@ -8,6 +8,9 @@ the event's own time: so a log can be replayed and each of its decisions recompu
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import fmean
 
 from regrow.search import samplers, schedulers
 from regrow.search.events import (
@@ -19,16 +22,19 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
+    Known,
     Opened,
     Proposed,
     Reported,
+    Retired,
     Saved,
     Started,
 )
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 from regrow.search.samplers import Result, Sampler
-from regrow.search.schedulers import Scheduler
+from regrow.search.schedulers import Candidate, Final, Scheduler, Verdict
+from regrow.search.spec import Stop
 
 HOPELESS = 5
 """So many trials that fail in a sitting in which no trial reports anything end it: the fault is not in one configuration."""
@@ -36,7 +42,9 @@ HOPELESS = 5
 _TOLD: dict[TrialState, samplers.Status] = {
     TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed",
 }
-_WAITING = (TrialState.PENDING, TrialState.LOST, TrialState.PAUSED)
+_FINAL: dict[TrialState, Final] = {
+    TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed",
+}
 
 
 def seed_for(seed: int, number: int, purpose: str = "proposal") -> int:
@@ -53,6 +61,8 @@ class Planner:
         self._sampler: Sampler | None = None
         self._scheduler: Scheduler | None = None
         self._untold: list[Result] = []
+        self._unfolded: list[Callable[[Scheduler], None]] = []
+        """What a user's own scheduler is to be told once it is needed."""
         self._exhausted = False
         self._due: list[int] = []
         """Trials whose attempt reached the step of a decision, in that order."""
@@ -63,23 +73,34 @@ class Planner:
 
     def apply(self, event: AnyEvent) -> None:
         """Takes an event in. Raises IllegalMove, and changes nothing, for one that cannot follow."""
+        cloned = self._clone_of(event)
         self.history.apply(event)
+        if cloned is not None:
+            self._grown.append(cloned)  # its checkpoints may not be needed any more
         match event:
             case Created():
-                spec = self.history.spec
-                self._scheduler = schedulers.make(spec.schedule, spec.objective.mode, spec.max_steps)
-            case Opened(by="driver"):
-                self._failed_now, self._reported_now = 0, False
+                if not self.history.spec.own_scheduler:
+                    _ = self._scheduling
+                self._untold += [_known(-1 - place, known) for place, known in enumerate(self._all_known(event))]
+            case Opened():
+                self._fold(lambda scheduler: scheduler.opened(event.slots))
+                if event.by == "driver":
+                    self._failed_now, self._reported_now = 0, False
             case Proposed():
-                self._untold.append(self._result(self.history.trials[event.trial]))
+                trial = self.history.trials[event.trial]
+                self._tell_sampler(trial)
+                candidate = Candidate(trial=event.trial, config=event.config, state=event.state)
+                self._fold(lambda scheduler: scheduler.added(candidate))
             case Began() | Reported():
                 self._reported_now = self._reported_now or isinstance(event, Reported)
                 self._note_due(event.trial)
             case Decided():
                 self._due.remove(event.trial)
                 self._note_due(event.trial)
-                value = self._value_at(self.history.trials[event.trial], event.step)
-                self._scheduling.tell(event.trial, event.step, value)
+                self._tell_scheduler(event)
+            case Retired():
+                self._fold(lambda scheduler: scheduler.dropped(event.trial))
+                self._finished(self.history.trials[event.trial])
             case Saved():
                 self._grown.append(event.trial)
             case Dropped() if event.trial in self._grown:
@@ -89,7 +110,7 @@ class Planner:
                     self._due.remove(event.trial)
                 trial = self.history.trials[event.trial]
                 if trial.state.final:
-                    self._untold.append(self._result(trial))
+                    self._finished(trial)
                     self._failed_now += trial.state is TrialState.FAILED
             case _:
                 pass
@@ -103,6 +124,7 @@ class Planner:
             self._bury(now)
             or self._decide(now)
             or self._retain(now)
+            or (self._retire(now) if history.closing is None else None)
             or self._close(now)
             or (self._start(now) if history.closing is None else None)
         )
@@ -125,61 +147,136 @@ class Planner:
             attempt = trial.attempt
             if attempt is None or attempt.until is None:
                 continue
-            verdict = self._scheduling.decide(number, attempt.until, self._value_at(trial, attempt.until))
-            return Decided(
-                t=now, trial=number, attempt=attempt.number, step=attempt.until,
-                verdict="continue" if verdict.go_on else "stop", until=verdict.until, why=verdict.why,
-            )
+            verdict = self._scheduling.decide(number, _until(trial, attempt.until))
+            return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
+
+    def _decided(self, now: float, trial: Trial, attempt: int, step: int, verdict: Verdict) -> Decided:
+        """The verdict as an event; without a checkpoint to go on from there is no clone."""
+        manifests: list[str] = []
+        if verdict.source is not None:
+            source = self.history.trials[verdict.source]
+            manifests = [c.manifest for s, c in sorted(source.checkpoints.items(), reverse=True) if s >= source.stale]
+            if not manifests:
+                why = f"{verdict.why}, which has no checkpoint"
+                until = self._scheduling.first(trial.number, step)
+                return Decided(t=now, trial=trial.number, attempt=attempt, step=step, verdict="continue", until=until, why=why)
+        return Decided(
+            t=now, trial=trial.number, attempt=attempt, step=step, verdict=verdict.action, until=verdict.until,
+            why=verdict.why, source=verdict.source, manifests=manifests,
+            config=None if verdict.config is None else dict(verdict.config),
+        )
 
     def _retain(self, now: float) -> AnyEvent | None:
         while self._grown:
             trial = self.history.trials[self._grown[0]]
-            kept = self._kept(trial)
-            surplus = [c.manifest for step, c in trial.checkpoints.items() if step not in kept]
+            kept, pinned = self._kept(trial), self.history.pinned
+            surplus = [c.manifest for step, c in trial.checkpoints.items() if step not in kept and c.manifest not in pinned]
             if surplus:
                 return Dropped(t=now, trial=trial.number, manifests=surplus)
             self._grown.pop(0)
         return None
 
+    def _retire(self, now: float) -> AnyEvent | None:
+        """Paused trials that will never be promoted."""
+        history = self.history
+        if not history.held:
+            return None
+        complete = self._complete
+        if (found := self._scheduling.surplus(complete=complete)) is not None:
+            return Retired(t=now, trial=found[0], why=found[1])
+        idle = not any(history.by_state[s] for s in (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST))
+        all_held = len(history.held) == len(history.by_state[TrialState.PAUSED])
+        if complete and idle and all_held and self._scheduling.promote(complete=True) is None:
+            return Retired(t=now, trial=min(history.held), why="nothing is left that could promote it")
+        return None
+
     def _close(self, now: float) -> AnyEvent | None:
-        history, stop = self.history, self.history.spec.stop
+        history = self.history
         if history.closing is not None:
             return Closed(t=now, status=history.closing.status) if not history.running else None
-        if history.reached_target:
-            return Closing(t=now, status="finished", why=f"the target {stop.target:g} was reached", by="planner")
-        if stop.hours is not None and history.elapsed(now) >= stop.hours * 3600:
-            return Closing(t=now, status="finished", why=f"{stop.hours:g} hours are over", by="planner")
+        if (why := self._stop(history.spec.stop, now)) is not None:
+            return Closing(t=now, status="finished", why=why, by="planner")
         if self._failed_now >= min(HOPELESS, history.total) and not self._reported_now:
             why = f"{self._failed_now} trials failed and none reported anything"
             return Closing(t=now, status="failed", why=why, by="planner")
-        proposed_all = self._exhausted or len(history.trials) >= history.total
-        if proposed_all and all(not history.by_state[s] for s in TrialState if not s.final):
+        if self._complete and all(not history.by_state[s] for s in TrialState if not s.final):
             good = history.by_state[TrialState.DONE] or history.by_state[TrialState.STOPPED]
             return Closed(t=now, status="finished" if good else "failed")
         return None
 
+    def _stop(self, stop: Stop, now: float) -> str | None:
+        """Why a condition holds, None if none does."""
+        history = self.history
+        best = history.trials[history.best].best if history.best is not None else None
+        if stop.target is not None and best is not None:
+            sign = -1.0 if history.objective.mode == "max" else 1.0
+            if sign * best[0] <= sign * stop.target:
+                return f"the target {stop.target:g} was reached"
+        if stop.hours is not None and history.elapsed(now) >= stop.hours * 3600:
+            return f"{stop.hours:g} hours are over"
+        if stop.plateau is not None and stop.plateau.trials is not None and history.since_best >= stop.plateau.trials:
+            return f"{history.since_best} trials ended without a better value"
+        if stop.trials is not None and history.ended >= stop.trials:
+            return f"{history.ended} trials have ended"
+        if stop.all:
+            each = [self._stop(inner, now) for inner in stop.all]
+            if all(why is not None for why in each):
+                return " and ".join(str(why) for why in each)
+        return None
+
     def _start(self, now: float) -> AnyEvent | None:
         history = self.history
-        if len(history.running) >= history.slots:
+        if history.occupied >= history.slots:
             return None
-        waiting = min((min(history.by_state[s]) for s in _WAITING if history.by_state[s]), default=None)
-        if waiting is not None:
-            trial = history.trials[waiting]
-            manifests = [c.manifest for _, c in sorted(trial.checkpoints.items(), reverse=True)]
-            return Started(
-                t=now, trial=waiting, attempt=len(trial.attempts) + 1,
-                until=self._scheduling.first(trial.decided), checkpoints=manifests,
-                avoid_spot=trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
-            )
+        number = self._next_waiting()
+        if number is None and history.held:
+            number = self._scheduling.promote(complete=self._complete)
+        if number is not None:
+            return self._started(now, history.trials[number])
         number = len(history.trials)
-        if number >= history.total or self._exhausted:
+        if self._complete:
             return None
-        proposal = self._sampling.ask(number, seed_for(history.spec.seed, number))
+        return self._propose(now, number)
+
+    def _next_waiting(self) -> int | None:
+        """The first of the trials that need nobody's leave to go on."""
+        history = self.history
+        numbers = [min(history.by_state[s]) for s in (TrialState.PENDING, TrialState.LOST) if history.by_state[s]]
+        if len(history.by_state[TrialState.PAUSED]) > len(history.held):
+            numbers.append(min(history.by_state[TrialState.PAUSED] - history.held))
+        return min(numbers, default=None)
+
+    def _started(self, now: float, trial: Trial) -> Started:
+        history = self.history
+        others = trial.clone.manifests if trial.clone is not None else []
+        own = [c.manifest for step, c in sorted(trial.checkpoints.items(), reverse=True) if step >= trial.stale]
+        return Started(
+            t=now, trial=trial.number, attempt=len(trial.attempts) + 1,
+            until=self._scheduling.first(trial.number, trial.decided), checkpoints=[*others, *own],
+            avoid_spot=trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
+            clones=len(others), width=max(1, min(self._scheduling.width(trial.number), history.slots - history.occupied)),
+        )
+
+    def _propose(self, now: float, number: int) -> AnyEvent | None:
+        """A new trial: a repeat of the one before, a point of the user's, or what the sampler proposes."""
+        spec = self.history.spec
+        group, repeat = divmod(number, spec.repeats)
+        if repeat:
+            return Proposed(t=now, trial=number, config=dict(self.history.trials[number - repeat].proposed))
+        points = [point for point in spec.points if point.metrics is None]
+        if group < len(points):
+            return Proposed(t=now, trial=number, config=spec.space.point(points[group].config, f"points.{group}"))
+        proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is None:
             self._exhausted = True
-            return self._close(now)
+            return self._retire(now) or self._close(now)
         return Proposed(t=now, trial=number, config=dict(proposal.config), state=dict(proposal.state))
+
+    @property
+    def _complete(self) -> bool:
+        """Whether every trial that there will be has been proposed."""
+        return self._exhausted or len(self.history.trials) >= self.history.total
 
     def _note_due(self, number: int) -> None:
         trial = self.history.trials[number]
@@ -191,16 +288,25 @@ class Planner:
 
     @property
     def _scheduling(self) -> Scheduler:
+        """A user's own is built at the first decision, so that reading a log imports nothing of theirs."""
         if self._scheduler is None:
-            raise LookupError("the log is empty: the experiment was never created")
+            self._scheduler = schedulers.make(self.history.spec.schedule, self.history.spec.setting)
+            for fold in self._unfolded:
+                fold(self._scheduler)
+            self._unfolded.clear()
         return self._scheduler
+
+    def _fold(self, what: Callable[[Scheduler], None]) -> None:
+        if self._scheduler is None:
+            self._unfolded.append(what)
+        else:
+            what(self._scheduler)
 
     @property
     def _sampling(self) -> Sampler:
         """Built at the first proposal, so that reading a log needs no sampler's library."""
         if self._sampler is None:
-            spec = self.history.spec
-            self._sampler = samplers.make(spec.search, spec.space, spec.objective.mode)
+            self._sampler = samplers.make(self.history.spec.search, self.history.spec.setting)
         for result in self._untold:
             self._sampler.tell(result)
         self._untold.clear()
@@ -209,24 +315,103 @@ class Planner:
     def _kept(self, trial: Trial) -> set[int]:
         """Steps of the checkpoints that retention keeps: the last ones, and the best by the objective at their step."""
         policy, spec = self.history.spec.checkpoint, self.history.spec
-        steps = sorted(trial.checkpoints)
+        steps = sorted(step for step in trial.checkpoints if step >= trial.stale)
         sign = -1.0 if spec.objective.mode == "max" else 1.0
-        by_value = sorted(steps, key=lambda s: (sign * self._value_at(trial, s), s))
+        by_value = sorted(steps, key=lambda s: (sign * trial.values[s - 1], s))
         return set(steps[-policy.keep_last :]) | set(by_value[: policy.keep_best])
 
-    def _value_at(self, trial: Trial, step: int) -> float:
-        value = trial.rows[step - 1].metrics[self.history.objective.name]
-        if value is None:
-            raise LookupError(f"trial {trial.number} has no objective at step {step}")
-        return value
+    def _clone_of(self, event: AnyEvent) -> int | None:
+        """The trial whose checkpoints this event may release, as another one waited for them."""
+        if isinstance(event, Saved | Began | Ended) and 0 <= event.trial < len(self.history.trials):
+            clone = self.history.trials[event.trial].clone
+            return clone.source if clone is not None else None
+        return None
+
+    def _tell_scheduler(self, event: Decided) -> None:
+        values: Sequence[float] = _until(self.history.trials[event.trial], event.step)
+        if self._scheduler is None:
+            values = tuple(values)  # as they are now: it is told later
+        verdict = Verdict(
+            action=event.verdict, until=event.until, why=event.why, source=event.source, config=event.config
+        )
+        self._fold(lambda scheduler: scheduler.tell(event.trial, values, verdict))
+
+    def _finished(self, trial: Trial) -> None:
+        self._tell_sampler(trial)
+        how = _FINAL[trial.state]
+        self._fold(lambda scheduler: scheduler.ended(trial.number, how))
+
+    def _tell_sampler(self, trial: Trial) -> None:
+        """What the sampler learns now: of one trial, or of a configuration once all its repeats have ended."""
+        repeats = self.history.spec.repeats
+        if repeats == 1:
+            self._untold.append(self._result(trial))
+            return
+        first = trial.number - trial.number % repeats
+        group = [self._result(t) for t in self.history.trials[first : first + repeats]]
+        if len(group) == 1:
+            self._untold.append(replace(group[0], number=first // repeats))
+        elif len(group) == repeats and all(result.status != "running" for result in group):
+            self._untold.append(_mean(first // repeats, group))
+
+    def _all_known(self, created: Created) -> list[Known]:
+        """What was known before the first trial: the user's points with metrics, then earlier experiments."""
+        spec = self.history.spec
+        points = []
+        for place, point in enumerate(spec.points):
+            if point.metrics is not None:
+                values = [point.metrics[m.name] for m in spec.metrics if m.name in point.metrics]
+                points.append(
+                    Known(
+                        config=spec.space.point(point.config, f"points.{place}"), value=values[0],
+                        values=values if len(values) == len(spec.metrics) else None,
+                    )
+                )
+        return points + list(created.known)
 
     def _result(self, trial: Trial) -> Result:
-        name = self.history.objective.name
+        spec = self.history.spec
+        last = trial.rows[-1].metrics if trial.rows else {}
+        values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
+        best = trial.best[0] if trial.best else None
+        if best is None and trial.values:  # no step meets the constraints: its objective is known all the same
+            best = max(trial.values) if spec.objective.mode == "max" else min(trial.values)
         return Result(
             number=trial.number,
-            config=trial.config,
+            config=trial.proposed,
             state=trial.proposal_state,
             status=_TOLD.get(trial.state, "running"),
-            value=trial.best[0] if trial.best else None,
-            intermediate=[(r.step, v) for r in trial.rows if (v := r.metrics.get(name)) is not None],
+            value=best,
+            intermediate=list(enumerate(trial.values, start=1)),
+            values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,
+            violations=tuple(c.violation(last) for c in spec.limits) if trial.rows else (),
         )
+
+
+def _until(trial: Trial, step: int) -> Sequence[float]:
+    """The objective up to a step, without copying it where that is the last one."""
+    return trial.values if len(trial.values) == step else trial.values[:step]
+
+
+def _known(number: int, known: Known) -> Result:
+    return Result(
+        number=number, config=known.config, status=known.status, value=known.value,
+        values=None if known.values is None else tuple(known.values), intermediate=[(s, v) for s, v in known.curve],
+    )
+
+
+def _mean(number: int, group: list[Result]) -> Result:
+    """The mean of a configuration's repeats: of those that are done, else of those that were stopped."""
+    done = [r for r in group if r.status == "done" and r.value is not None]
+    part = done or [r for r in group if r.status == "stopped" and r.value is not None]
+    if not part:
+        return replace(group[0], number=number, status="failed")
+    steps = min(len(r.intermediate) for r in part)
+    curve = [(s + 1, fmean(r.intermediate[s][1] for r in part)) for s in range(steps)]
+    several = [r.values for r in part if r.values is not None]
+    return Result(
+        number=number, config=group[0].config, state=group[0].state, status=part[0].status,
+        value=fmean(r.value for r in part if r.value is not None), intermediate=curve,
+        values=tuple(fmean(column) for column in zip(*several, strict=True)) if len(several) == len(part) else None,
+        violations=tuple(max(column) for column in zip(*(r.violations for r in part), strict=True)),
+    )

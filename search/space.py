@@ -7,7 +7,7 @@ Python.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -118,10 +118,44 @@ class Space:
         """
         return _nested({name: fresh(value) for name, value in config.items()})
 
+    def point(self, written: Mapping[str, Any], key: str) -> dict[str, Json]:
+        """The flat configuration that a user wrote, nested or with dotted names, in order of `flat`.
+
+        Constants may be left out. Raises SpecError below `key` for a name that is not there or not active, a value
+        outside of its domain, and a parameter that is missing.
+        """
+        names = {parameter.name for parameter in self.flat}
+        given = dict(_leaves(written, names))
+        config: dict[str, Json] = {}
+        for parameter in self.flat:
+            name, domain = parameter.name, parameter.domain
+            if not parameter.active(config):
+                if name in given:
+                    problem = "has no place: its condition does not hold"
+                    raise SpecError(f"{key}.{name}", given[name], problem, "leave it out")
+                continue
+            if name not in given and not isinstance(domain, Constant):
+                raise SpecError(f"{key}.{name}", None, "is missing", f"give one of {write(domain)}")
+            config[name] = given.get(name, domain.cell(0) if isinstance(domain, Constant) else None)
+            if not domain.contains(config[name]):
+                raise SpecError(f"{key}.{name}", config[name], "is outside of its domain", f"it is one of {write(domain)}")
+        if unknown := [name for name in given if name not in names]:
+            raise SpecError(f"{key}.{unknown[0]}", given[unknown[0]], "is no parameter", nearest(unknown[0], names))
+        return config
+
     def active(self, config: Mapping[str, Json]) -> tuple[str, ...]:
         """Names of the parameters whose conditions hold in a (partial) flat configuration, in order of
         `flat`."""
         return tuple(parameter.name for parameter in self.flat if parameter.active(config))
+
+
+def _leaves(written: Mapping[str, Any], names: Collection[str], group: str = "") -> Iterator[tuple[str, Any]]:
+    for word, value in written.items():
+        name = f"{group}{word}"
+        if isinstance(value, Mapping) and name not in names:
+            yield from _leaves(value, names, f"{name}.")
+        else:
+            yield name, value
 
 
 def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:

@@ -23,9 +23,12 @@ from pydantic import (
 )
 
 from regrow.search import samplers, schedulers
+from regrow.search.constraints import Constraint
+from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
-from regrow.search.options import nearest
+from regrow.search.options import chosen, is_path, nearest
 from regrow.search.scalars import as_yaml_number
+from regrow.search.setting import Setting
 from regrow.search.space import Space
 
 Mode = Literal["min", "max"]
@@ -117,13 +120,87 @@ class Checkpointing(_Part):
         return self
 
 
+class Plateau(_Part):
+    """The best value improved by no more than `tolerance` for so many trials (or, for one trial, steps)."""
+
+    trials: Annotated[Count, Field(ge=1)] | None = None
+    """For an experiment: trials that ended since."""
+    steps: Annotated[Count, Field(ge=1)] | None = None
+    """For a trial: steps since."""
+    tolerance: Annotated[Number, Field(ge=0)] = 0.0
+    """In the objective's own unit."""
+
+
+class StopTrial(_Part):
+    """Conditions that end one trial as done before `max_steps`; the first that holds counts."""
+
+    target: Number | None = None
+    """Its objective reached this value."""
+    plateau: Plateau | None = None
+    """{steps: N, tolerance: X}."""
+    function: str | None = None
+    """Import path of a function (trial number, metrics of the step) -> bool, called at each report."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether it looks at the objective's values."""
+        return self.target is not None or self.plateau is not None
+
+    @model_validator(mode="after")
+    def _by_steps(self) -> Self:
+        if self.plateau is not None and (self.plateau.steps is None or self.plateau.trials is not None):
+            hint = "write {steps: N}"
+            raise SpecError(key="stop.trial.plateau", value=self.plateau.trials, problem="counts a trial's steps", hint=hint)
+        if self.function is not None and not _TRAINABLE.fullmatch(self.function):
+            hint = "write file.py:function or package.module:function"
+            raise SpecError(key="stop.trial.function", value=self.function, problem="names no function", hint=hint)
+        return self
+
+
 class Stop(_Part):
     """Conditions that end the experiment before all its trials are done; the first that holds counts."""
 
     target: Number | None = None
-    """The first metric reached this value."""
+    """The first metric reached this value (at a step that meets all constraints)."""
     hours: Annotated[Number, Field(gt=0)] | None = None
     """The experiment ran for so long, over all its sittings; the time between them does not count."""
+    plateau: Plateau | None = None
+    """{trials: N, tolerance: X}."""
+    trials: Annotated[Count, Field(ge=1)] | None = None
+    """So many trials have ended. (`trials:` at the top is how many there are at most.)"""
+    all: tuple[Stop, ...] = ()
+    """Holds when each of these holds."""
+    trial: StopTrial = StopTrial()
+
+    @model_validator(mode="after")
+    def _by_trials(self) -> Self:
+        if self.plateau is not None and (self.plateau.trials is None or self.plateau.steps is not None):
+            hint = "write {trials: N}"
+            raise SpecError(key="stop.plateau", value=self.plateau.steps, problem="counts the experiment's trials", hint=hint)
+        if len({p.tolerance for p in self.plateaus()}) > 1:
+            raise SpecError(key="stop", value="plateau", problem="has two tolerances", hint="give each plateau the same one")
+        if any(inner.trial != StopTrial() for inner in self.all):
+            raise SpecError(key="stop.all", value="trial", problem="is for experiments", hint="write stop: {trial: ...}")
+        return self
+
+    def plateaus(self) -> list[Plateau]:
+        """Those of the experiment, wherever they stand."""
+        own = [] if self.plateau is None else [self.plateau]
+        return own + [p for inner in self.all for p in inner.plateaus()]
+
+
+class Point(_Part):
+    """A configuration to try first or, with a result, to learn from without trying it."""
+
+    config: dict[str, Any]
+    """Nested as the space is."""
+    metrics: dict[str, Number] | None = None
+    """What is known of it; None: it is tried."""
+
+
+def _point(value: Any) -> Any:
+    """A point may be written as the configuration alone."""
+    return {"config": value} if isinstance(value, dict) and not {"config", "metrics"} >= set(value) else value
 
 
 def _space(value: Any) -> Space:
@@ -142,6 +219,11 @@ SpaceField = Annotated[
     ),
 ]
 Named = str | dict[str, dict[str, Any] | None]
+
+
+def _is_path(choice: Named) -> bool:
+    """Whether a sampler or scheduler is the user's own, by import path. Reading a log imports nothing of a user's."""
+    return is_path(chosen(choice))
 
 
 class Spec(_Part):
@@ -164,6 +246,14 @@ class Spec(_Part):
     """Steps of a trial at most; None: until the trainable returns."""
     concurrency: Annotated[Count, Field(ge=1)] | None = None
     """Attempts at a time; None: what the cluster can hold."""
+    constraints: tuple[str, ...] = ()
+    """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
+    points: tuple[Annotated[Point, BeforeValidator(_point)], ...] = ()
+    """Configurations to try first, in this order; those with known metrics are only told to the sampler."""
+    repeats: Annotated[Count, Field(ge=1)] = 1
+    """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
+    warm_start: tuple[str, ...] = ()
+    """Earlier experiments of the same state root whose trials are told to the sampler."""
     resources: Resources = Resources()
     retries: Retries = Retries()
     checkpoint: Checkpointing = Checkpointing()
@@ -200,18 +290,37 @@ class Spec(_Part):
             raise SpecError(key="metric", value=[], problem="is empty", hint="name at least one metric")
         elif self.mode is not None:
             raise SpecError(key="mode", value=self.mode, problem="belongs to each metric here", hint="give each its mode")
-        samplers.make(self.search, self.space, self.objective.mode)
-        schedulers.make(self.schedule, self.objective.mode, self.max_steps)
-        cells = samplers.size(self.search, self.space)
+        for place, text in enumerate(self.constraints):
+            Constraint.parse(text, f"constraints.{place}")
+        if not self.own_scheduler:
+            schedulers.make(self.schedule, self.setting)
+        cells = self._check_search()
         if self.trials is None and cells is None:
             raise SpecError(key="trials", value=None, problem="is missing", hint="write the total number of trials")
         if self.trials is not None and cells is not None and self.trials > cells:
             raise SpecError(key="trials", value=self.trials, problem=f"the grid has only {cells} cells", hint=f"write {cells}")
+        if self.trials is not None and self.trials % self.repeats:
+            hint = f"write {self.trials - self.trials % self.repeats + self.repeats}"
+            raise SpecError(key="trials", value=self.trials, problem=f"is no multiple of repeats ({self.repeats})", hint=hint)
         if self.trainable != "pickled" and not _TRAINABLE.fullmatch(self.trainable):
             hint = "write file.py:function or package.module:Class"
             raise SpecError(key="trainable", value=self.trainable, problem="names no function or class", hint=hint)
         self._check_resources()
         return self
+
+    def _check_search(self) -> int | None:
+        """The number of trials that the sampler has to offer, None for any number."""
+        cells = None if self.own_sampler else samplers.size(self.search, self.setting)
+        for place, point in enumerate(self.points):
+            key = f"points.{place}"
+            if cells is not None and point.metrics is None:
+                problem = "has no place where every configuration is tried once anyway"
+                raise SpecError(key=key, value=point.config, problem=problem, hint="leave points out")
+            self.space.point(point.config, key)
+            if point.metrics is not None and self.objective.name not in point.metrics:
+                hint = f"give {self.objective.name}, or leave metrics out"
+                raise SpecError(key=f"{key}.metrics", value=point.metrics, problem="lacks the objective", hint=hint)
+        return None if cells is None else cells * self.repeats
 
     def _check_resources(self) -> None:
         wanted = self.resources
@@ -232,9 +341,53 @@ class Spec(_Part):
         return self.metric[0]
 
     @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """All metrics that are to become better, the objective first."""
+        return (self.objective,) if isinstance(self.metric, str) else self.metric
+
+    @property
+    def limits(self) -> tuple[Constraint, ...]:
+        """The constraints, read."""
+        return tuple(Constraint.parse(text, f"constraints.{place}") for place, text in enumerate(self.constraints))
+
+    @property
+    def setting(self) -> Setting:
+        """What its sampler and its scheduler are made for."""
+        return Setting(
+            space=self.space, modes=tuple(metric.mode for metric in self.metrics), max_steps=self.max_steps,
+            trials=self.trials, seed=self.seed, constraints=len(self.constraints),
+        )
+
+    @property
     def total(self) -> int:
-        """The total number of trials."""
-        return self.trials if self.trials is not None else samplers.size(self.search, self.space) or 0
+        """The total number of trials, each repeat counted."""
+        if self.trials is not None:
+            return self.trials
+        return (samplers.size(self.search, self.setting) or 0) * self.repeats
+
+    @property
+    def own_sampler(self) -> bool:
+        """Whether the sampler is a user's own, given by its import path."""
+        return _is_path(self.search)
+
+    @property
+    def own_scheduler(self) -> bool:
+        """Whether the scheduler is a user's own, given by its import path."""
+        return _is_path(self.schedule)
+
+    @property
+    def ending(self) -> Ending:
+        """When one trial has done enough, but for the user's function."""
+        stop = self.stop.trial
+        return Ending(
+            sign=self.setting.sign, target=stop.target, steps=None if stop.plateau is None else stop.plateau.steps,
+            tolerance=0.0 if stop.plateau is None else stop.plateau.tolerance,
+        )
+
+    def check_imports(self) -> None:
+        """Makes a sampler and a scheduler of the user's own, which reading a log does not. Raises SpecError."""
+        samplers.make(self.search, self.setting)
+        schedulers.make(self.schedule, self.setting)
 
     @classmethod
     def parse(cls, data: dict[str, Any], *, where: str = "") -> Spec:
@@ -261,6 +414,9 @@ _FORMS = {
     "search": "write NAME or {NAME: {option: value}}",
     "schedule": "write NAME or {NAME: {option: value}}",
     "retries": "write a whole number, or unlimited",
+    "constraints": "write a list of METRIC <= NUMBER",
+    "points": "write a list of configurations, or of {config: ..., metrics: ...}",
+    "warm_start": "write a list of names",
     "resources.memory": 'write a number of bytes, or text such as "2GiB"',
     "env": "write NAME: value, one a line",
 }

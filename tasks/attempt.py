@@ -21,7 +21,7 @@ from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.reporter import Reporter
 from regrow.tasks.traces import in_a_line, one_line, user_trace
-from regrow.tasks.trainable import load
+from regrow.tasks.trainable import find, load
 from regrow.tasks.trial import ReportError, Trial, TrialEnd
 
 _LOG = logging.getLogger("regrow.trial")
@@ -49,8 +49,12 @@ def run_attempt(
     scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
     writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt)
 
+    cloned: list[Saved] = []
+    """The checkpoint that it begins with, if that was another trial's; until it was told."""
+
     def saved() -> list[Saved]:
-        return [
+        first, cloned[:] = list(cloned), []
+        return first + [
             Saved(
                 t=time.time(), trial=assignment.trial, attempt=assignment.attempt, step=s.step, manifest=s.manifest, size=s.size
             )
@@ -71,6 +75,22 @@ def run_attempt(
         except (StoreError, OSError) as error:
             trouble, skipped = error, ()
         step = restored.step if restored else 0
+        if trouble is None and restored is not None and restored.manifest in assignment.checkpoints[: assignment.clones]:
+            # Another trial's weights: from here on they are a checkpoint of this one, at the step that it has reached.
+            source, step = restored.manifest, assignment.step
+            try:
+                copy = patiently(
+                    lambda: checkpoints.clone(store, source, trial=lease[0], attempt=lease[1], step=step),
+                    say=_LOG.warning, seconds=PATIENCE_SECONDS,
+                )
+                cloned.append(
+                    Saved(
+                        t=time.time(), trial=lease[0], attempt=lease[1], step=step, manifest=copy.manifest, size=copy.size,
+                        source=source,
+                    )
+                )
+            except (StoreError, OSError) as error:
+                trouble = error
         # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
         arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=step, skipped=skipped)
         reporter = Reporter(desk, assignment, arrival if trouble is None else None, saved)
@@ -118,7 +138,10 @@ def _train(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome
     cut_short = not trial.complete
     if reporter.order.reason == "":
         try:
-            load(job, store)(trial)
+            train = load(job, store)
+            if job.enough is not None:
+                trial.enough_if(find(job.enough, job.folder))
+            train(trial)
         except TrialEnd:
             pass
         except (ReportError, UserError, SpecError) as error:
@@ -139,7 +162,7 @@ def _train(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome
             pass
     if trial.step == 0:
         return "failed", "error", f"trial {trial.number} ended without ever reporting {job.objective!r}", ""
-    return "done", "", "", ""
+    return "done", "", trial.enough or "", ""
 
 
 def _failed(cause: Cause, message: str) -> _Outcome:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from regrow.search.endings import Ending
 from regrow.search.events import Ended, Row, Saved
 
 
@@ -15,7 +16,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What all attempts of an experiment share. Sent to each worker once.
 
     `code` is (store key, sha256) of a pickled trainable, None where `trainable` is an import path. `objective` is the
-    metric's name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given.
+    metric's name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given. `ending` and
+    `enough` (an import path) say when a trial has done enough, None for never.
     """
 
     experiment: str
@@ -26,13 +28,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     every_seconds: float | None
     folder: str | None = None
     code: tuple[str, str] | None = None
+    ending: Ending | None = None
+    enough: str | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to run. (trial, attempt) is its lease; `config` is nested as the user wrote the space.
 
     `until` is the step of the first decision, None for none; `checkpoints` are manifests to restore, newest first.
-    `avoid_spot`: see Started. `story` tells people why there is another attempt; empty for the first.
+    `avoid_spot`, `clones` and `width`: see Started; a clone becomes the checkpoint of `step`, the last that the trial did.
+    `values`: the objective at the steps done so far, where the job has an ending. `story` tells people why there is another
+    attempt; empty for the first.
     """
 
     trial: int
@@ -42,6 +48,10 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None
     checkpoints: tuple[str, ...] = ()
     avoid_spot: bool = False
+    clones: int = 0
+    width: int = 1
+    step: int = 0
+    values: tuple[float, ...] = ()
     story: str = ""
 
 
@@ -82,13 +92,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a Progress: go on until the step `until` (None: to the end), or end for `reason`.
 
     `stopped`: a decision; `paused`: the experiment is being interrupted, `preempted`: the node goes away, a checkpoint now
-    saves work; `fenced`: the lease is not held any more, nothing that the attempt does counts. `drop`: checkpoints to
-    delete, `keep`: those that stay.
+    saves work (not with `unsaved`: it will go on from other weights); `fenced`: the lease is not held any more, nothing that
+    the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay.
     """
 
     until: int | None = None
     reason: Reason = ""
     why: str = ""
+    unsaved: bool = False
     drop: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     next: Assignment | None = None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.tasks.checkpoints import CheckpointWriter
 from regrow.tasks.errors import RegrowError
@@ -64,6 +65,12 @@ class Trial:
         self._saved_step = restored_step
         self._settled = False
         """Whether a report was made since the attempt was told to leave, so that no work is lost by ending."""
+        self._function: Callable[[int, dict[str, float | None]], object] | None = None
+        self._endings = None if job.ending is None else Endings(job.ending, assignment.values[:restored_step])
+        self.enough = None if self._endings is None else self._endings.why
+        """Why the trial ends before its last step, None if it does not."""
+        if self.enough is not None:
+            self._limit = restored_step
         self.cut_short = False
         """Whether the trainable was kept from doing further steps; False where it ended by itself."""
 
@@ -71,6 +78,10 @@ class Trial:
     def step(self) -> int:
         """The last step reported (or restored); 0 before the first."""
         return self._step
+
+    def enough_if(self, function: Callable[[int, dict[str, float | None]], object]) -> None:
+        """The experiment's stop function for trials: (number, metrics of the step) -> whether the trial has done enough."""
+        self._function = function
 
     @property
     def complete(self) -> bool:
@@ -85,6 +96,8 @@ class Trial:
         """
         most = self._job.max_steps
         self._limit = most if until is None else until if most is None else min(until, most)
+        if self.enough is not None:
+            self._limit = self._step
         while True:
             if self._over() or (self._reporter.order.leaving and self._saved_step == self._step):
                 self.cut_short = not self.complete
@@ -108,14 +121,29 @@ class Trial:
         clean = self._clean(metrics)
         self._step += 1
         self._reporter.add(Row(self._step, time.time(), clean))
+        self._end_early(clean)
         if checkpoint is not None and (leaving or self._checkpoint_due()):
             self._snapshot(checkpoint)
         self._settled = leaving
         until = self._reporter.order.until
         if until is not None and self._step >= until and self._step != self._job.max_steps:
-            self._reporter.flush()
+            order = self._reporter.flush()
+            if order.leaving:  # decided at this very step: the trial goes on from here, not from one later
+                if checkpoint is not None and not order.unsaved and self._saved_step < self._step:
+                    self._snapshot(checkpoint)
+                self._settled = True
         if self._current is None:
             self._end_if_over()
+
+    def _end_early(self, metrics: Mapping[str, float | None]) -> None:
+        """Whether this step was enough, by the experiment's conditions for one trial."""
+        if self._endings is not None:
+            self._endings.tell(float(metrics[self._job.objective] or 0.0))
+            self.enough = self._endings.why
+        if self.enough is None and self._function is not None and self._function(self.number, dict(metrics)):
+            self.enough = "its stop function says so"
+        if self.enough is not None:
+            self._limit = self._step
 
     def _over(self) -> bool:
         if self.complete:

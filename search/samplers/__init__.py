@@ -6,14 +6,13 @@ The modules are imported when their sampler is asked for: a spec that says "rand
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any, cast
 
 from regrow.search.errors import SpecError
-from regrow.search.options import build, nearest, split
+from regrow.search.options import build, imported, is_path, load, split
 from regrow.search.samplers.base import Proposal, Result, Sampler, Status
-from regrow.search.space import Mode, Space
+from regrow.search.setting import Setting
 
 __all__ = ["Proposal", "Result", "Sampler", "Status", "make", "size"]
 
@@ -21,27 +20,34 @@ _SAMPLERS: Mapping[str, tuple[str, str]] = {
     "random": ("regrow.search.samplers.random_search", "RandomSearch"),
     "grid": ("regrow.search.samplers.grid", "GridSearch"),
     "tpe": ("regrow.search.samplers.tpe", "Tpe"),
+    "qmc": ("regrow.search.samplers.qmc", "Qmc"),
+    "cmaes": ("regrow.search.samplers.cmaes", "CmaEs"),
+    "bohb": ("regrow.search.samplers.bohb", "Bohb"),
+    "brute_force": ("regrow.search.samplers.brute_force", "BruteForce"),
+    "nsga2": ("regrow.search.samplers.nsga", "Nsga2"),
+    "nsga3": ("regrow.search.samplers.nsga", "Nsga3"),
+    "gp": ("regrow.search.samplers.gp", "Gp"),
+    "optuna": ("regrow.search.samplers.optuna_study", "OptunaStudy"),
 }
 
 
-def make(search: object, space: Space, mode: Mode) -> Sampler:
-    """The sampler that `search` (a name, or {name: options}) asks for, for `space`.
+def make(search: object, setting: Setting) -> Sampler:
+    """The sampler that `search` (a name, or {name: options}) asks for, made for `setting`.
 
-    Its options are the keyword-only parameters of its class. Raises SpecError for a name, an option or a
-    space that it cannot use.
+    A name is one of the registry, or the import path of a sampler's class. Raises SpecError for a name, an option
+    or a setting that it cannot use.
     """
-    if mode not in ("min", "max"):
-        raise SpecError("mode", mode, "is neither min nor max", nearest(mode, ("min", "max")))
     name, options = split(search, key="search", known=_SAMPLERS)
-    module, sampler = _SAMPLERS[name]
-    make_it: Any = getattr(importlib.import_module(module), sampler)
-    return cast("Sampler", build(make_it, options, key=f"search.{name}", space=space, mode=mode))
+    make_it: Any = imported(name, key="search") if is_path(name) else load(*_SAMPLERS[name])
+    if (len(setting.modes) > 1 or setting.constraints) and not getattr(make_it, "several", False):
+        what = "several metrics" if len(setting.modes) > 1 else "constraints"
+        raise SpecError("search", name, f"cannot take {what} into account", "write search: tpe, nsga2 or random")
+    return cast("Sampler", build(make_it, options, key=f"search.{name}", setting=setting))
 
 
-def size(search: object, space: Space) -> int | None:
+def size(search: object, setting: Setting) -> int | None:
     """How many different trials `search` has to offer; None for a sampler that never runs out.
 
     Raises SpecError as `make` does.
     """
-    sampler = make(search, space, "min")
-    return getattr(sampler, "size", None)
+    return getattr(make(search, setting), "size", None)

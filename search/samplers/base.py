@@ -27,7 +27,10 @@ class Result:
     """What is known of trial `number`: its proposal and how far it got.
 
     `value` is the objective, None if there is none (yet). `intermediate` has its value by step, each step
-    once. "stopped" is a trial that a scheduler ended early, "failed" one that gave nothing.
+    once. "stopped" is a trial that a scheduler ended early, "failed" one that gave nothing. With several metrics
+    `values` has all of them, the objective first, of the trial's last step. `violations`: by how much each
+    constraint is broken there, 0 or less where it is met; empty where there are none or nothing is known. Results
+    of earlier experiments (warm start) have negative numbers, no state, and come before all others.
     """
 
     number: int
@@ -36,14 +39,19 @@ class Result:
     state: Mapping[str, Json] = field(default_factory=dict)
     value: float | None = None
     intermediate: Sequence[tuple[int, float]] = ()
+    values: tuple[float, ...] | None = None
+    violations: tuple[float, ...] = ()
 
 
 class Sampler(Protocol):
-    """Proposes configurations.
+    """Proposes configurations. Made with a Setting; its options are the keyword-only parameters of its class.
+
+    A class attribute `several = True` says that it takes several metrics and constraints into account. One that
+    runs out of configurations has an attribute `size`.
 
     `ask` is a pure function of the space, the sampler's options, the set of results told so far (not their
     order), `number` and `seed`: no clock, no global random state. So a sampler is never stored; it is told
-    everything again. Numbers count from 0 without gaps.
+    everything again. Numbers count from 0 without gaps. A trial that the user proposed has an empty `state`.
     """
 
     def ask(self, number: int, seed: int) -> Proposal | None:

@@ -8,7 +8,8 @@ from collections.abc import Hashable
 from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, value_key
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.space import Mode, Parameter, Space
+from regrow.search.setting import Setting
+from regrow.search.space import Parameter, Space
 
 LARGEST = 1000
 """Values of an int or quniform in a grid at most: beyond, somebody forgot the step."""
@@ -79,15 +80,17 @@ class GridSearch:
     it. Raises SpecError for a parameter with too many values (or a continuum of them).
     """
 
-    def __init__(self, *, space: Space, mode: Mode) -> None:
-        for parameter in space.flat:
+    several = True
+
+    def __init__(self, setting: Setting) -> None:
+        for parameter in setting.space.flat:
             cells = parameter.domain.cells
             if cells is None or (cells > LARGEST and not isinstance(parameter.domain, Choice)):
                 many = "is continuous" if cells is None else f"has {cells} values"
                 problem = f"{many}, so it has no grid"
                 hint = "use grid: [...] with the values to try" + (", or a step" if cells else "")
                 raise SpecError(f"space.{parameter.name}", parameter.domain.to_json(), problem, hint)
-        self._cells = Cells(space, Choice, Grid, Int, Float)
+        self._cells = Cells(setting.space, Choice, Grid, Int, Float)
         self.size = self._cells.count
 
     def ask(self, number: int, seed: int) -> Proposal | None:

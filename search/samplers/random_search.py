@@ -7,7 +7,7 @@ from hashlib import blake2b
 from regrow.search.domains import Grid, Json
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
-from regrow.search.space import Mode, Space
+from regrow.search.setting import Setting
 
 
 def uniform_draw(seed: int, name: str) -> float:
@@ -23,9 +23,11 @@ def uniform_draw(seed: int, name: str) -> float:
 class RandomSearch:
     """Random search (Bergstra and Bengio, 2012, JMLR 13:281). Learns nothing from results."""
 
-    def __init__(self, *, space: Space, mode: Mode) -> None:
-        self._flat = space.flat
-        self._cells = Cells(space, Grid)
+    several = True
+
+    def __init__(self, setting: Setting) -> None:
+        self._flat = setting.space.flat
+        self._cells = Cells(setting.space, Grid)
 
     def ask(self, number: int, seed: int) -> Proposal:
         """Grids take cell `number` mod their cells; never None."""

@@ -12,7 +12,7 @@ from regrow.search.domains import Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
-from regrow.search.space import Mode, Space
+from regrow.search.setting import Setting
 
 if TYPE_CHECKING:
     from regrow.search.samplers.tpe_model import Model
@@ -31,9 +31,8 @@ class Tpe:
 
     def __init__(
         self,
+        setting: Setting,
         *,
-        space: Space,
-        mode: Mode,
         n_startup_trials: int = 10,
         n_ei_candidates: int = 24,
         multivariate: bool | None = None,
@@ -55,9 +54,9 @@ class Tpe:
             "group": group,
             "constant_liar": constant_liar,
         }
-        self._space = space
-        self._mode = mode
-        self._cells = Cells(space, Grid)
+        self._space = setting.space
+        self._mode = setting.mode
+        self._cells = Cells(setting.space, Grid)
         self._untold: list[Result] = []
         self._model: Model | None = None
 

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from regrow.search.errors import SpecError
-from regrow.search.options import build, split
-from regrow.search.schedulers.asha import Asha
-from regrow.search.schedulers.base import Scheduler, Verdict
-from regrow.search.schedulers.fifo import Fifo
-from regrow.search.space import Mode
+from regrow.search.options import build, imported, is_path, load, split
+from regrow.search.schedulers.base import Action, Candidate, Final, Scheduler, Verdict
+from regrow.search.setting import Setting
 
-__all__ = ["Scheduler", "Verdict", "make"]
+__all__ = ["Action", "Candidate", "Final", "Scheduler", "Verdict", "make"]
 
-NAMES = ("fifo", "asha")
+_SCHEDULERS: Mapping[str, tuple[str, str]] = {
+    "fifo": ("regrow.search.schedulers.fifo", "Fifo"),
+    "asha": ("regrow.search.schedulers.asha", "Asha"),
+    "successive_halving": ("regrow.search.schedulers.successive_halving", "SuccessiveHalving"),
+    "hyperband": ("regrow.search.schedulers.hyperband", "Hyperband"),
+    "async_hyperband": ("regrow.search.schedulers.async_hyperband", "AsyncHyperband"),
+    "median": ("regrow.search.schedulers.median", "Median"),
+    "pbt": ("regrow.search.schedulers.pbt", "Pbt"),
+    "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
+}
 
 
-def make(schedule: object, mode: Mode, max_steps: int | None) -> Scheduler:
-    """The scheduler that `schedule` (a name, or {name: options}) asks for. Raises SpecError for what it does not know."""
-    name, options = split(schedule, key="schedule", known=NAMES)
-    if name == "fifo":
-        return build(Fifo, options, key="schedule.fifo")
-    if max_steps is None:
+def make(schedule: object, setting: Setting) -> Scheduler:
+    """The scheduler that `schedule` (a name, or {name: options}) asks for, made for `setting`.
+
+    A name is one of the registry, or the import path of a scheduler's class. Raises SpecError for a name, an option or a
+    setting that it cannot use.
+    """
+    name, options = split(schedule, key="schedule", known=_SCHEDULERS)
+    make_it: Any = imported(name, key="schedule") if is_path(name) else load(*_SCHEDULERS[name])
+    if name != "fifo" and len(setting.modes) > 1:
+        raise SpecError("schedule", name, "decides by one metric, and there are several", "write schedule: fifo")
+    if getattr(make_it, "needs_max_steps", True) and setting.max_steps is None:
         raise SpecError(key="max_steps", value=None, problem=f"is missing, {name} needs it", hint="write max_steps: 27")
-    return build(Asha, options, key="schedule.asha", mode=mode, max_steps=max_steps)
+    made = build(make_it, options, key=f"schedule.{name}", setting=setting)
+    if not isinstance(made, Scheduler):
+        raise SpecError("schedule", name, "is no scheduler", "derive it from regrow.testing.Scheduler")
+    return made

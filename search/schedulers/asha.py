@@ -1,64 +1,124 @@
-"""ASHA, the stopping variant: asynchronous successive halving without waiting for a rung to fill.
+"""ASHA: asynchronous successive halving, which never waits for a rung to fill.
 
-Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3 and algorithm 2; the stopping
-variant (a trial is stopped instead of paused, so that none is ever promoted later) is the one of its section 4.2 and of
-Ray Tune. Rungs are at grace_period * reduction_factor**k steps, below max_steps.
-
-Where the paper is silent: a trial goes on at a rung if it is among the best max(1, n // reduction_factor) of the n
-trials that have reached the rung, itself included; a tie with the worst of these goes on.
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3 and algorithm 2 (`type:
+promotion`, where trials pause at a rung and the best go on later); the stopping variant (a trial is stopped instead of
+paused, so that none is ever promoted later) is the one of its section 4.2 and of Ray Tune. Rungs are at grace_period *
+reduction_factor**k steps, below max_steps.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 from regrow.search.errors import SpecError
 from regrow.search.schedulers.base import Verdict
-from regrow.search.space import Mode
+from regrow.search.schedulers.rungs import Bracket, Bracketed, Key, Rung, rung_steps
+from regrow.search.setting import Setting
 
 
-class Asha:
-    """Stops a trial at a rung unless it is among the best 1/reduction_factor there.
+class Stopping(Bracket):
+    """A trial goes on at a rung if it is among the best max(1, n // eta) of the n that have reached it, itself included; a tie
+    with the worst of these goes on."""
 
-    `grace_period`: steps before the first decision. `reduction_factor`: an integer from 2. A decision is one bisection
-    in the rung's sorted values.
-    """
-
-    def __init__(self, mode: Mode, max_steps: int, *, grace_period: int = 1, reduction_factor: int = 3) -> None:
-        if reduction_factor < 2:
-            raise SpecError(
-                key="schedule.asha.reduction_factor", value=reduction_factor, problem="is below 2", hint="3 is usual"
-            )
-        if not 1 <= grace_period <= max_steps:
-            raise SpecError(
-                key="schedule.asha.grace_period",
-                value=grace_period,
-                problem=f"is not between 1 and max_steps ({max_steps})",
-                hint="it is the number of steps that every trial gets",
-            )
-        self._sign = -1.0 if mode == "max" else 1.0
-        self._eta = reduction_factor
-        self._rungs: dict[int, list[float]] = {}
-        step = grace_period
-        while step < max_steps:
-            self._rungs[step] = []
-            step *= reduction_factor
-
-    def first(self, after: int) -> int | None:
-        """The next rung above `after`."""
-        return next((rung for rung in self._rungs if rung > after), None)
-
-    def decide(self, trial: int, step: int, value: float) -> Verdict:
-        """Compares with all that reached this rung before."""
-        rung, cost = self._rungs[step], self._sign * value
-        n = len(rung) + 1
-        place = bisect_left(rung, cost) + 1
-        best = max(1, n // self._eta)
+    def decide(self, trial: int, step: int, cost: float) -> Verdict:
+        rung = self.rungs[step]
+        n = len(rung.reached) + 1
+        place = rung.place((cost, -1, -1)) + 1
+        best = max(1, n // self.eta)
         why = f"place {place} of {n} at rung {step}, {best} go on"
         if place > best:
-            return Verdict(go_on=False, why=why)
-        return Verdict(go_on=True, until=self.first(step), why=why)
+            return Verdict(action="stop", why=why)
+        return Verdict(until=self.following(step), why=why)
 
-    def tell(self, trial: int, step: int, value: float) -> None:
-        """Enters the value into its rung."""
-        insort(self._rungs[step], self._sign * value)
+    def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:
+        self.rungs[step].enter((cost, trial, trial), waits=False)
+
+    def started(self, trial: int) -> None:
+        """None is ever paused."""
+
+    def gone(self, trial: int) -> None:
+        """It stays in the rungs that it reached."""
+
+    def job(self, *, complete: bool) -> tuple[int, int] | None:
+        """None is ever paused."""
+        return None
+
+
+class Promotion(Bracket):
+    """A trial pauses at a rung. The next job is the best paused trial of the highest rung in which it is among the best
+    n // eta of the n that have reached it (algorithm 2, get_job). Of equal values the one that came first is better."""
+
+    def __init__(self, steps: Sequence[int], eta: int) -> None:
+        super().__init__(steps, eta)
+        self.open = list(steps)
+        """The rungs from which trials are promoted."""
+        self._arrivals = 0
+
+    def decide(self, trial: int, step: int, cost: float) -> Verdict:
+        rung = self.rungs[step]
+        key: Key = (cost, self._arrivals, trial)
+        place, n = rung.place(key), len(rung.reached) + 1
+        best = n // self.eta
+        why = f"place {place + 1} of {n} at rung {step}, {best} go on"
+        higher = [s for s in self.open if s > step]
+        next_here = not rung.waiting or key < rung.waiting[0]
+        if step in self.open and place < best and next_here and self._next(higher, complete=False) is None:
+            return Verdict(until=self.following(step), why=why)
+        return Verdict(action="pause", why=why)
+
+    def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:
+        self.rungs[step].enter((cost, self._arrivals, trial), waits=verdict.action == "pause")
+        self._arrivals += 1
+
+    def started(self, trial: int) -> None:
+        self.gone(trial)
+
+    def gone(self, trial: int) -> None:
+        for rung in self.rungs.values():
+            rung.leave(trial)
+
+    def job(self, *, complete: bool) -> tuple[int, int] | None:
+        """Rung and number of the trial to promote next; with `complete`, a rung promotes at least its best."""
+        return self._next(self.open, complete=complete)
+
+    def _next(self, steps: Sequence[int], *, complete: bool) -> tuple[int, int] | None:
+        for step in reversed(steps):
+            rung: Rung = self.rungs[step]
+            best = max(int(complete), len(rung.reached) // self.eta)
+            if rung.waiting and rung.place(rung.waiting[0]) < best:
+                return step, rung.waiting[0][-1]
+        return None
+
+
+class Asha(Bracketed):
+    """Stops (or pauses) a trial at a rung unless it is among the best 1/reduction_factor there.
+
+    `grace_period`: steps before the first decision. `reduction_factor`: an integer from 2. `type`: "stopping" or
+    "promotion". A decision is one bisection in the rung's sorted values. Where the paper is silent: see the two brackets; with
+    "promotion" a trial that would itself be the next job of the slot that it frees goes on without a pause, which is what
+    algorithm 2 does with it; and when no new trials come, the best of a rung goes on even if the rung is smaller than
+    reduction_factor, so that one trial reaches max_steps.
+    """
+
+    def __init__(
+        self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3,
+        type: str = "stopping",  # noqa: A002  # the option's name
+    ) -> None:
+        super().__init__(setting)
+        steps = rung_steps("asha", setting.max_steps or 0, grace_period, reduction_factor)
+        self._brackets = [made(type, steps, reduction_factor, "asha")]
+
+    def bracket_of(self, trial: int) -> Bracket:
+        return self._brackets[0]
+
+    def promote(self, *, complete: bool) -> int | None:
+        """The one at the most steps that may be promoted."""
+        jobs = [job for bracket in self._brackets if (job := bracket.job(complete=complete)) is not None]
+        return max(jobs, key=lambda job: job[0])[1] if jobs else None
+
+
+def made(kind: str, steps: Sequence[int], eta: int, name: str) -> Stopping | Promotion:
+    """A bracket of a `kind`. Raises SpecError for another kind, naming the option of schedule `name`."""
+    if kind not in ("stopping", "promotion"):
+        raise SpecError(f"schedule.{name}.type", kind, "is not known", "write stopping or promotion")
+    return Stopping(steps, eta) if kind == "stopping" else Promotion(steps, eta)

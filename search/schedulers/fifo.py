@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from regrow.search.schedulers.base import Verdict
+from regrow.search.schedulers.base import Scheduler
 
 
-class Fifo:
-    """No trial is stopped early."""
+class Fifo(Scheduler):
+    """No trial is stopped early. This is what the port does by itself."""
 
-    def first(self, after: int) -> int | None:
-        """No decision is ever due."""
-        return None
-
-    def decide(self, trial: int, step: int, value: float) -> Verdict:
-        """Goes on."""
-        return Verdict(go_on=True)
-
-    def tell(self, trial: int, step: int, value: float) -> None:
-        """Nothing to remember."""
+    needs_max_steps = False

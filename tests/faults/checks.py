@@ -37,6 +37,7 @@ from regrow.search.events import (
     Opened,
     Proposed,
     Reported,
+    Retired,
     Saved,
     Started,
 )
@@ -164,6 +165,10 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             must("deletions of what is there", set(event.manifests) <= set(curve.checkpoints), event)
             for manifest in event.manifests:
                 del curve.checkpoints[manifest]
+            continue
+        if isinstance(event, Retired):
+            must("only a trial that does not run is given up", curve.holder is None, event)
+            curve.over = True
             continue
         must("only the holder of the lease counts", event.attempt == curve.holder, event)
         match event:

@@ -76,7 +76,7 @@ def spec(**changes: Any) -> str:
 # ---- keys and values ---------------------------------------------------------------------------------------------------
 
 KNOWN = (
-    "name, trainable, metric, mode, space, search, schedule, trials, max_steps, concurrency, resources, retries, checkpoint, "
+    "name, trainable, metric, mode, space, search, schedule, trials, max_steps, concurrency, constraints, points, repeats, warm_start, resources, retries, checkpoint, "
     "lease, stop, seed, state, env, working_dir"
 )
 NAME = "is no name; write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
@@ -203,7 +203,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"stop": {"target": "0.9"}}, 'stop.target: "0.9": is text, not a number; write 0.9, without quotes'),
         ({"stop": {"hours": "1e-3"}}, 'stop.hours: "1e-3": is text, not a number; write 1.0e-3, without quotes'),
         ({"stop": {"hours": 0}}, "stop.hours: 0: is not above 0; write a number above 0"),
-        ({"stop": 1}, "stop: 1: is not a map; its keys are: target, hours"),
+        ({"stop": 1}, "stop: 1: is not a map; its keys are: target, hours, plateau, trials, all, trial"),
         # environment: no value is ever shown
         ({"env": ["A=hunter2"]}, 'env: "***": is not a map; write NAME: value, one a line'),
         ({"env": {"A": 1}}, 'env.A: "***": is not text; put quotes around it'),
@@ -226,7 +226,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ),
         ({"search": {"tpe": {"group": 1}}}, "search.tpe.group: 1: is not true or false; the default is false"),
         ({"search": {"random": {"a": 1}}}, "search.random.a: 1: unknown option; it has no options"),
-        ({"schedule": "hyperband"}, 'schedule: "hyperband": is not known; known: fifo, asha'),
+        ({"schedule": "ashaa"}, "schedule: \"ashaa\": is not known; did you mean 'asha'?"),
         ({"schedule": "asha"}, "max_steps: is missing, asha needs it; write max_steps: 27"),
         (
             {"schedule": {"asha": {"grace_perod": 1}}, "max_steps": 9},

@@ -86,8 +86,8 @@ def at_work(**changes: Any) -> list[AnyEvent]:
     ]
 
 
-def rows(first: int, *values: float | None, attempt: int = 1) -> Reported:
-    made = [Row(step, float(step), {"score": value, "loss": 1.0}) for step, value in enumerate(values, start=first)]
+def rows(first: int, *values: float, attempt: int = 1, loss: float | None = 1.0) -> Reported:
+    made = [Row(step, float(step), {"score": value, "loss": loss}) for step, value in enumerate(values, start=first)]
     return Reported(t=5.0, trial=0, attempt=attempt, rows=made)
 
 
@@ -117,11 +117,11 @@ def test_the_parent_comes_first() -> None:
 
 
 def test_a_run_has_its_parameters_its_points_and_where_it_ran() -> None:
-    events = [*at_work(), rows(1, 0.5, None), Saved(t=6.0, trial=0, attempt=1, step=2, manifest="m2", size=1), ended("done")]
+    events = [*at_work(), rows(1, 0.5, loss=None), rows(2, 0.6), Saved(t=6.0, trial=0, attempt=1, step=2, manifest="m2", size=1), ended("done")]
     run = one(events)
     assert run.params == {"x": "0.5", "kind": "a", "deep.n": "3"}
     assert run.points[("score", 1)] == ("0.5", 1000)
-    assert run.points[("score", 2)] == (repr(math.nan), 2000)
+    assert run.points[("loss", 1)] == (repr(math.nan), 1000)
     assert run.tags["regrow.node"] == "node-1"
     assert run.tags["regrow.checkpoint"] == "m2"
     assert (run.status, run.end_ms) == ("FINISHED", 7000)

@@ -23,13 +23,26 @@ from optuna.samplers._tpe._truncnorm import _log_gauss_mass
 from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstimatorParameters
 from optuna.samplers._tpe.sampler import _split_trials, default_weights
 
+from regrow.search import samplers
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Result, Sampler, make, size
+from regrow.search.samplers import Result, Sampler
 from regrow.search.samplers.base import Status
 from regrow.search.samplers.tpe_axes import axis
 from regrow.search.samplers.tpe_density import FastDensity, log_mass
 from regrow.search.samplers.tpe_history import TpeHistory
+from regrow.search.setting import Setting
 from regrow.search.space import Mode, Space, quniform
+
+
+def make(search: object, space: Space, mode: Mode) -> Sampler:
+    """A sampler for one metric."""
+    return samplers.make(search, Setting(space=space, modes=(mode,)))
+
+
+def size(search: object, space: Space) -> int | None:
+    """How many trials it has to offer."""
+    return samplers.size(search, Setting(space=space, modes=("min",)))
+
 
 SPACE = Space.parse(
     {
@@ -187,17 +200,13 @@ def test_what_is_not_known_is_refused_with_a_hint(search: object, key: str, says
     assert says in str(caught.value)
 
 
-def test_mode_is_min_or_max() -> None:
-    with pytest.raises(SpecError, match="neither min nor max"):
-        make("random", SPACE, "maximize")  # type: ignore[arg-type]  # that is the test
-
-
 def test_making_a_sampler_loads_neither_optuna_nor_numpy() -> None:
     code = """
 import sys
 from regrow.search.samplers import make
+from regrow.search.setting import Setting
 from regrow.search.space import Space
-sampler = make("tpe", Space.parse({"a": {"uniform": [0, 1]}}), "min")
+sampler = make("tpe", Setting(space=Space.parse({"a": {"uniform": [0, 1]}}), modes=("min",)))
 assert not {"optuna", "numpy", "scipy"} & set(sys.modules), "too early"
 sampler.ask(0, 0)
 assert "optuna" in sys.modules

@@ -1,0 +1,48 @@
+"""The unit cube: a domain's values as points of (0, 1), where its prior is uniform. The inverse of `Domain.quantile`."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
+from regrow.search.space import Parameter, Space
+
+EDGE = 2.0**-40
+"""How near to 0 and 1 a point may come: `quantile` takes the open interval, and a normal parameter ends 7 sd from its
+mean."""
+
+
+def modelled(space: Space) -> list[Parameter]:
+    """The parameters that have a dimension: all but constants, and those under `grid`, which take their turns."""
+    return [p for p in space.flat if not isinstance(p.domain, (Constant, Grid))]
+
+
+def inside(u: float) -> float:
+    """The point of [EDGE, 1 - EDGE] nearest to `u`."""
+    return min(max(float(u), EDGE), 1.0 - EDGE)
+
+
+def position(domain: Domain, value: Json) -> float:
+    """The point whose quantile is `value`; of a domain with cells the middle of the cell.
+
+    Raises ValueError for what the parameter can never be, TypeError for a domain that has no dimension.
+    """
+    if not domain.contains(value):
+        raise ValueError(f"{value!r} is not a value of {domain.to_json()}")
+    match domain:
+        case Float(step=None):
+            low, high, at = domain.low, domain.high, float(value)
+            if domain.log:
+                low, high, at = math.log(low), math.log(high), math.log(at)
+            return inside((at - low) / (high - low))
+        case Int(log=True):
+            low, high = math.log(domain.low - 0.5), math.log(domain.high + 0.5)
+            return inside((math.log(value) - low) / (high - low))
+        case Float() | Int():
+            return (domain.nearest(value) + 0.5) / (domain.cells or 1)
+        case Normal():
+            return inside(NormalDist(domain.mean, domain.sd).cdf(value))
+        case Choice():
+            return (domain.index(value) + 0.5) / domain.cells
+    raise TypeError(f"{type(domain).__name__} has no dimension in the unit cube")

@@ -1,0 +1,242 @@
+"""The study behind `optuna_study.py`: told results as Optuna's trials. It knows Optuna down to names it does not publish.
+
+An Optuna sampler remembers in three places: its own attributes (gone, since it is made anew), attributes of the trial
+that it proposes, and attributes of the study (NSGA's parents of a generation). The last two come back as the
+proposal's state, so the study before a proposal is a function of the told results.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler
+from optuna.samplers._ga import BaseGASampler
+from optuna.study import StudyDirection
+from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
+from optuna.trial import FrozenTrial, TrialState
+
+from regrow.search.domains import Constant, Grid, Json
+from regrow.search.samplers.base import Result
+from regrow.search.samplers.told import ended_value, supersedes
+from regrow.search.samplers.tpe_axes import Axis, axis
+from regrow.search.setting import Setting
+from regrow.search.space import Mode
+
+_STUDY = "regrow"
+
+
+class StudyModel:
+    """The told history, and the trials to propose from it."""
+
+    def __init__(self, setting: Setting, make: Callable[[int], BaseSampler], *, stopped_count: bool) -> None:
+        self._setting, self._make, self._stopped_count = setting, make, stopped_count
+        self._domains = {p.name: p.domain for p in setting.space.flat if not isinstance(p.domain, (Constant, Grid))}
+        self._axes = {name: axis(domain) for name, domain in self._domains.items()}
+        self._results: dict[int, Result] = {}
+        self._changed: set[int] = set()
+        self._first = 0
+        self._noted: dict[int, Mapping[str, Json]] = {}
+        """What proposals noted at the study, by their number."""
+        self._storage = _Storage(setting.modes)
+        with _quiet():
+            made = make(0)
+        # A genetic sampler counts the trials of a generation. Those that it did not propose are of the first.
+        key = made._get_generation_key() if isinstance(made, BaseGASampler) else None  # noqa: SLF001  # it has no other name
+        self._attributes = {} if key is None else {key: 0}
+
+    def tell(self, result: Result) -> None:
+        """Takes in a result; the one that says most on its trial counts."""
+        number = result.number
+        if supersedes(result, self._results.get(number)):
+            self._results[number] = result
+            self._changed.add(number)
+            if result.state.get("study"):
+                self._noted[number] = result.state["study"]
+
+    @contextmanager
+    def trial(self, number: int, seed: int) -> Iterator[ProposedTrial]:
+        """A trial to suggest parameters for, in the order of `Space.flat`."""
+        self._settle(number)
+        attributes: dict[str, Json] = {}
+        for other in sorted(self._noted):
+            if other != number:
+                attributes.update(self._noted[other])
+        place = number - self._first
+        self._storage.open(place, attributes)
+        try:
+            with _quiet():
+                study = optuna.Study(_STUDY, self._storage, self._make(seed), optuna.pruners.NopPruner())
+                yield ProposedTrial(study, self._axes, self._storage, attributes)
+        finally:
+            self._storage.close()
+
+    def _settle(self, number: int) -> None:
+        """Brings the study's trials up to what was told. Trial n has the place n, after the earlier results; a number that
+        was never told is a failed trial."""
+        first = min(0, min(self._changed, default=0))
+        if first < self._first:
+            self._first = first
+            self._changed = set(self._results)
+        self._storage.fill(number - self._first)
+        for other in sorted(self._changed):
+            self._storage.put(self._frozen(self._results[other], other - self._first))
+        self._changed.clear()
+
+    def _frozen(self, result: Result, place: int) -> FrozenTrial:
+        """The result as a trial of Optuna."""
+        state, values = self._end(result)
+        kept = {name: self._axes[name] for name in self._axes if name in result.config} if state is not TrialState.FAIL else {}
+        distributions = {name: a.distribution for name, a in kept.items()}
+        params = {
+            name: a.distribution.to_external_repr(a.coordinate(result.config[name])) for name, a in kept.items()
+        }
+        attributes = dict(result.state.get("trial", {})) if result.state else dict(self._attributes)
+        for i, violation in enumerate(result.violations):
+            attributes[f"{_CONSTRAINTS_KEY}:{i}"] = violation
+        one = len(self._setting.modes) == 1
+        return _trial(
+            place, state, values=values, params=params, distributions=distributions, system_attrs=attributes,
+            intermediate_values=dict(result.intermediate) if one else {},
+        )
+
+    def _end(self, result: Result) -> tuple[TrialState, list[float] | None]:
+        """State and values. FAIL for whatever could not be compared with other trials."""
+        nothing = TrialState.FAIL, None
+        if result.status == "failed" or not self._fits(result):
+            return nothing
+        if result.status == "running":
+            return TrialState.RUNNING, None
+        violations = result.violations
+        if len(violations) != self._setting.constraints or any(map(math.isnan, violations)):
+            return nothing
+        if len(self._setting.modes) > 1:
+            known = result.values is not None and len(result.values) == len(self._setting.modes)
+            values = list(result.values or ()) if known else [math.nan]
+        else:
+            value = ended_value(result)
+            if result.status == "stopped" and not self._stopped_count:
+                return TrialState.PRUNED, None if value is None else [value]
+            values = [math.nan if value is None else value]
+        return nothing if any(map(math.isnan, values)) else (TrialState.COMPLETE, values)
+
+    def _fits(self, result: Result) -> bool:
+        """Whether its parameters are those of the space; earlier results may be of another one."""
+        config = result.config
+        active = [name for name in self._setting.space.active(config) if name in self._domains]
+        present = [name for name in self._domains if name in config]
+        return active == present and all(self._domains[name].contains(config[name]) for name in active)
+
+
+class ProposedTrial:
+    """One Optuna trial, in terms of our domains."""
+
+    def __init__(
+        self, study: optuna.Study, axes: Mapping[str, Axis], storage: _Storage, before: Mapping[str, Json]
+    ) -> None:
+        self._trial = study.ask()
+        self._axes, self._storage, self._before = axes, storage, before
+
+    def suggest(self, name: str) -> Json:
+        """The value of a parameter that is not a constant nor under `grid`."""
+        return self._axes[name].suggest(self._trial, name)
+
+    @property
+    def state(self) -> dict[str, Json]:
+        """What the sampler noted, at the trial and at the study."""
+        study = self._storage.get_study_system_attrs(0)
+        noted = {
+            "trial": dict(self._storage.opened.system_attrs),
+            "study": {k: v for k, v in study.items() if k not in self._before or self._before[k] != v},
+        }
+        return {key: attributes for key, attributes in noted.items() if attributes}
+
+
+class _Storage(optuna.storages.InMemoryStorage):
+    """A storage of one study whose trials are put at their places, and one that is open at a time, for a proposal.
+
+    Optuna's own can only append, and never forgets a trial that was asked for.
+    """
+
+    def __init__(self, modes: tuple[Mode, ...]) -> None:
+        super().__init__()
+        with _quiet():
+            self.create_new_study([StudyDirection.MINIMIZE if m == "min" else StudyDirection.MAXIMIZE for m in modes], _STUDY)
+        self._open = 0
+        self._under: FrozenTrial | None = None
+
+    @property
+    def _trials(self) -> list[FrozenTrial]:
+        return self._studies[0].trials
+
+    def fill(self, count: int) -> None:
+        """Failed trials up to `count` of them, where there are fewer."""
+        for place in range(len(self._trials), count):
+            self.put(_trial(place, TrialState.FAIL))
+
+    @property
+    def opened(self) -> FrozenTrial:
+        """The trial that is open."""
+        return self._trials[self._open]
+
+    def put(self, trial: FrozenTrial) -> None:
+        """Sets the trial at the place of its number."""
+        place = trial.number
+        self.fill(place)
+        self._trial_id_to_study_id_and_number[place] = (0, place)
+        if place == len(self._trials):
+            self._trials.append(trial)
+        else:
+            self._trials[place] = trial
+
+    def open(self, place: int, attributes: Mapping[str, Json]) -> None:
+        """The next new trial takes this place; the study has these attributes."""
+        self._open, self._under = place, self._trials[place] if place < len(self._trials) else None
+        self._studies[0].system_attrs = dict(attributes)
+
+    def close(self) -> None:
+        """Forgets the trial that was opened."""
+        if self._under is not None:
+            self._trials[self._open] = self._under
+        else:
+            del self._trials[self._open :]
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """At the place that is open."""
+        self.put(_trial(self._open, TrialState.RUNNING))
+        return self._open
+
+    def get_best_trial(self, study_id: int) -> FrozenTrial:
+        """Of equal ones the first by number, whichever ended first."""
+        done = [t for t in self._trials if t.state is TrialState.COMPLETE]
+        if not done:
+            raise ValueError("No trials are completed yet.")
+        sign = 1.0 if self.get_study_directions(0)[0] is StudyDirection.MINIMIZE else -1.0
+        return min(done, key=lambda t: sign * t.values[0])
+
+
+def _trial(place: int, state: TrialState, **known: Any) -> FrozenTrial:
+    """A trial of Optuna; its times are nobody's business here."""
+    empty: dict[str, Any] = {"params": {}, "distributions": {}, "system_attrs": {}, "intermediate_values": {}}
+    return FrozenTrial(
+        number=place, trial_id=place, state=state, value=None, datetime_start=None, datetime_complete=None, user_attrs={},
+        **(empty | known),
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Optuna's notes and warnings (of experimental options), whose levels are the user's process's."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)

@@ -1,0 +1,69 @@
+"""Quasi-random points: the sampler "qmc". scipy is imported at the first `ask`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regrow.search.domains import Grid, Json
+from regrow.search.errors import SpecError
+from regrow.search.samplers.base import Proposal, Result
+from regrow.search.samplers.cube import inside, modelled
+from regrow.search.samplers.grid import Cells
+from regrow.search.setting import Setting
+
+TYPES = {"sobol": "Sobol", "halton": "Halton"}
+BLOCK = 256
+"""Points that are computed at a time. Jumping to a block costs about 1 ms, wherever it is."""
+
+
+class Qmc:
+    """Trial n takes point n of a low-discrepancy sequence (Bergstra and Bengio, 2012, JMLR 13:281, section 4.3).
+
+    `qmc_type`: "sobol" (Joe and Kuo, 2008) or "halton"; `scramble`: with Owen's scrambling, drawn from the
+    experiment's seed, so that all trials are of one sequence. Every parameter has a dimension of its own, also one
+    that is conditional: where it is inactive its coordinate is left out. Parameters under `grid` take cell n mod the
+    cells and have no dimension. Sobol's points are balanced after 2**k trials. Learns nothing from results.
+    """
+
+    several = True
+
+    def __init__(self, setting: Setting, *, qmc_type: str = "sobol", scramble: bool = True) -> None:
+        if qmc_type not in TYPES:
+            raise SpecError("search.qmc.qmc_type", qmc_type, "is not known", "write sobol or halton")
+        self._flat = setting.space.flat
+        self._cells = Cells(setting.space, Grid)
+        self._dimension = {p.name: d for d, p in enumerate(modelled(setting.space))}
+        self._engine, self._scramble, self._seed = TYPES[qmc_type], scramble, setting.seed
+        self._block = -1
+        self._points: Any = None
+
+    def ask(self, number: int, seed: int) -> Proposal:
+        """Never None. `seed` plays no part: the sequence is that of the experiment's seed.
+
+        Raises ValueError beyond 2**30 trials, where Sobol's sequence ends.
+        """
+        fixed, point = self._cells.at(number % self._cells.count), self._point(number)
+        config: dict[str, Json] = {}
+        for parameter in self._flat:
+            name = parameter.name
+            if parameter.active(config):
+                u = inside(point[self._dimension[name]]) if name in self._dimension else 0.5
+                config[name] = fixed[name] if name in fixed else parameter.domain.quantile(u)
+        return Proposal(config=config)
+
+    def tell(self, result: Result) -> None:
+        """Nothing is learnt."""
+
+    def _point(self, number: int) -> Any:
+        """Point `number`, one coordinate a dimension, in [0, 1]."""
+        if not self._dimension:
+            return ()
+        block, row = divmod(number, BLOCK)
+        if block != self._block:
+            from scipy.stats import qmc
+
+            engine = getattr(qmc, self._engine)(len(self._dimension), scramble=self._scramble, seed=self._seed)
+            if block:  # by nothing, scipy 1.17 fails
+                engine.fast_forward(block * BLOCK)
+            self._block, self._points = block, engine.random(BLOCK)
+        return self._points[row]

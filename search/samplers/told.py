@@ -1,0 +1,32 @@
+"""What a Result says, for the samplers that learn from more than Optuna's columns: which of two counts, and its value."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from regrow.search.samplers.base import Result
+
+_RANK: Final = {"running": 0, "failed": 1, "stopped": 2, "done": 3}
+
+
+def supersedes(result: Result, before: Result | None) -> bool:
+    """Whether `result` says more on its trial than `before`: an end more than none, a real end more than a failure, a
+    longer curve more than a shorter one. So the order in which a trial's results are told leaves no trace."""
+    if before is None:
+        return True
+    ranks = (_RANK[result.status], len(result.intermediate)), (_RANK[before.status], len(before.intermediate))
+    return ranks[0] > ranks[1]
+
+
+def ended_value(result: Result) -> float | None:
+    """The value by which an ended trial counts as a whole: of a stopped one the last of its curve.
+
+    None for one that runs, failed, or has no value (a NaN is none).
+    """
+    if result.status not in ("done", "stopped"):
+        return None
+    value = result.value
+    if result.status == "stopped" and result.intermediate:
+        value = max(result.intermediate)[1]
+    return None if value is None or math.isnan(value) else float(value)

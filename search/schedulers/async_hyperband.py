@@ -1,0 +1,43 @@
+"""Asynchronous HyperBand: several brackets of ASHA, each with its own grace period.
+
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3.3; the option `brackets` of Ray Tune's
+ASHAScheduler.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from regrow.search.errors import SpecError
+from regrow.search.samplers.random_search import uniform_draw
+from regrow.search.schedulers.asha import Asha, made
+from regrow.search.schedulers.rungs import Bracket, rung_steps
+from regrow.search.setting import Setting
+
+
+class AsyncHyperband(Asha):
+    """A trial belongs to a bracket b, which is ASHA with a grace period of grace_period * reduction_factor**b.
+
+    The bracket is drawn by a hash of the experiment's seed and the trial's number, with probabilities as the numbers of
+    trials that HyperBand starts in each (ceil((s_max + 1) / (s + 1) * eta**s), s halvings): so each bracket gets about the same
+    share of all steps. `brackets`: so many, those with the smallest grace periods; None for all, the last of which stops
+    nothing. `type` and the other options are those of "asha".
+    """
+
+    def __init__(
+        self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3, brackets: int | None = None,
+        type: str = "stopping",  # noqa: A002  # the option's name
+    ) -> None:
+        steps = rung_steps("async_hyperband", setting.max_steps or 0, grace_period, reduction_factor)
+        if brackets is not None and (isinstance(brackets, bool) or brackets not in range(1, len(steps) + 2)):
+            problem = f"is not between 1 and {len(steps) + 1}"
+            raise SpecError("schedule.async_hyperband.brackets", brackets, problem, "leave it out for all")
+        super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
+        count = len(steps) + 1 if brackets is None else brackets
+        self._brackets = [made(type, steps[b:], reduction_factor, "async_hyperband") for b in range(count)]
+        starts = [-(-(len(steps) + 1) * reduction_factor ** (s := len(steps) - b) // (s + 1)) for b in range(count)]
+        self._bounds = [bound / sum(starts) for bound in accumulate(starts)]
+
+    def bracket_of(self, trial: int) -> Bracket:
+        u = uniform_draw(self.setting.seed, f"bracket:{trial}")
+        return next(bracket for bracket, bound in zip(self._brackets, self._bounds, strict=True) if u < bound)

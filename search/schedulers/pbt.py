@@ -1,0 +1,188 @@
+"""Population based training: the worst trials go on with weights and configuration of the best, slightly changed.
+
+Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846, section 3 and appendix A.1 (truncation
+selection, perturbation); details where the paper is silent are those of Ray Tune's PopulationBasedTraining.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.search.domains import Json
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.samplers.random_search import uniform_draw
+from regrow.search.schedulers.base import Candidate, Final, Scheduler, Verdict
+from regrow.search.schedulers.explore import FACTORS, explore, mutable
+from regrow.search.setting import Setting
+
+
+@dataclass(slots=True)
+class Member:
+    """A trial of the population that is not over. `step` and `cost` are those of its last decision."""
+
+    config: Mapping[str, Json]
+    step: int = 0
+    cost: float | None = None
+    paused: bool = False
+
+
+class Pbt(Scheduler):
+    """Decides every `perturbation_interval` steps of a trial; the population is all trials that are not over.
+
+    A trial in the worst `quantile_fraction` by last score (the objective at its last decision) exploits a random one of the best
+    `quantile_fraction`: it takes its newest checkpoint and its configuration, and explores: each parameter in `mutate` (names;
+    None: all but constants and grids) is resampled with `resample_probability`, else perturbed (see explore.py), numbers by
+    one of `perturbation_factors` (None: 1.2 and 0.8). A quantile is ceil(n * quantile_fraction) of the n trials with a score,
+    at most half of them; of equal scores the trial with the lower number is worse. No trial exploits one with an equal score.
+    One that is over (done or failed) is no source and takes no place in a quantile. Where the source has no checkpoint, the
+    trial goes on as it is. A trial's steps are its own: they go on after an exploit.
+
+    With more trials than slots, a trial whose turn comes pauses if one that waits, or is still to be proposed, has fewer steps;
+    of those that wait the one with the fewest goes on.
+    """
+
+    needs_max_steps = False
+    name = "pbt"
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        perturbation_interval: int = 5,
+        quantile_fraction: float = 0.25,
+        resample_probability: float = 0.25,
+        perturbation_factors: list[float] | None = None,
+        mutate: list[str] | None = None,
+    ) -> None:
+        super().__init__(setting)
+        key = f"schedule.{self.name}"
+        if perturbation_interval < 1:
+            raise SpecError(f"{key}.perturbation_interval", perturbation_interval, "is below 1", "it is in steps")
+        if not 0 <= quantile_fraction <= 0.5:
+            raise SpecError(f"{key}.quantile_fraction", quantile_fraction, "is not between 0 and 0.5", "0.25 is usual")
+        if not 0 <= resample_probability <= 1:
+            raise SpecError(f"{key}.resample_probability", resample_probability, "is not between 0 and 1", "0.25 is usual")
+        self._interval = perturbation_interval
+        self._fraction = quantile_fraction
+        self._resample = resample_probability
+        self._factors = _factors(f"{key}.perturbation_factors", perturbation_factors)
+        self._mutate = _names(f"{key}.mutate", mutate, setting)
+        self._added = 0
+        self._members: dict[int, Member] = {}
+
+    # ---- the fold ------------------------------------------------------------------------------------------------
+
+    def added(self, candidate: Candidate) -> None:
+        """One more in the population."""
+        self._added += 1
+        self._members[candidate.trial] = Member(dict(candidate.config))
+
+    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
+        """Notes its score, and its configuration if that changed."""
+        member = self._members[trial]
+        member.step, member.cost = len(values), self.setting.sign * values[-1]
+        member.paused = verdict.action == "pause"
+        if verdict.config is not None:
+            member.config = dict(verdict.config)
+
+    def started(self, trial: int) -> None:
+        """It had its turn to wait."""
+        self._members[trial].paused = False
+
+    def ended(self, trial: int, how: Final) -> None:
+        """One less."""
+        self._members.pop(trial, None)
+
+    # ---- queries -------------------------------------------------------------------------------------------------
+
+    def first(self, trial: int, after: int) -> int | None:
+        """The next multiple of the interval, below max_steps."""
+        step = (after // self._interval + 1) * self._interval
+        return step if self.setting.max_steps is None or step < self.setting.max_steps else None
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        """Whether it exploits another, and whether others have their turn first."""
+        step, cost = len(values), self.setting.sign * values[-1]
+        until = self.first(trial, step)
+        turn = self._waiting_before(trial, step)
+        source = self._source(trial, step, cost)
+        if source is None:
+            why = f"trial {turn} has its turn" if isinstance(turn, int) else turn
+            return Verdict(action="pause", why=why) if turn is not None else Verdict(until=until)
+        chosen = self._members[source]
+        score = self.setting.sign * (chosen.cost or 0.0)
+        config = self.explored(trial, step, source)
+        why = f"exploits trial {source} ({score:g} at step {chosen.step})"
+        return Verdict(action="restart" if turn is None else "pause", why=why, source=source, config=config)
+
+    def promote(self, *, complete: bool) -> int | None:
+        """The one with the fewest steps, once all have been proposed."""
+        if not complete and not self._all_proposed:
+            return None
+        waiting = [(member.step, trial) for trial, member in self._members.items() if member.paused]
+        return min(waiting)[1] if waiting else None
+
+    def explored(self, trial: int, step: int, source: int) -> dict[str, Json]:
+        """The configuration with which a trial goes on from `source`."""
+        return explore(
+            self.setting.space, self._members[source].config, self._mutate, lambda name: self._draw(trial, step, name),
+            resample_probability=self._resample, factors=self._factors,
+        )
+
+    def quantiles(self, trial: int, cost: float) -> tuple[list[int], list[int]]:
+        """The worst and the best of the population, worst first, with `cost` as the score of `trial`."""
+        costs = {other: member.cost for other, member in self._members.items() if member.cost is not None}
+        costs[trial] = cost
+        order = sorted(costs, key=lambda other: (-costs[other], other))
+        n = min(math.ceil(len(order) * self._fraction), len(order) // 2)
+        return order[:n], order[len(order) - n :]
+
+    def _source(self, trial: int, step: int, cost: float) -> int | None:
+        worst, best = self.quantiles(trial, cost)
+        if trial not in worst:
+            return None
+        source = best[int(self._draw(trial, step, "source") * len(best))]
+        better = self._members[source].cost
+        return source if better is not None and better < cost else None
+
+    @property
+    def _all_proposed(self) -> bool:
+        return self.setting.trials is None or self._added >= self.setting.trials
+
+    def _waiting_before(self, trial: int, step: int) -> int | str | None:
+        """The trial whose turn it is, or why it is none's; None if `trial` just goes on."""
+        if not self._all_proposed:
+            return "a new trial has its turn"
+        waiting = [(m.step, other) for other, m in self._members.items() if m.paused and other != trial and m.step < step]
+        return min(waiting)[1] if waiting else None
+
+    def _draw(self, trial: int, step: int, name: str) -> float:
+        return uniform_draw(self.setting.seed, f"{self.name}:{trial}:{step}:{name}")
+
+
+def _factors(key: str, given: Any) -> tuple[float, ...]:
+    if given is None:
+        return FACTORS
+    fine = isinstance(given, (list, tuple)) and given and all(
+        isinstance(f, (int, float)) and not isinstance(f, bool) and 0 < f < math.inf for f in given
+    )
+    if not fine:
+        raise SpecError(key, given, "is not a list of positive numbers", "write [1.2, 0.8]")
+    return tuple(float(f) for f in given)
+
+
+def _names(key: str, given: Any, setting: Setting) -> list[str]:
+    known = mutable(setting.space)
+    if given is None:
+        return known
+    if not isinstance(given, (list, tuple)):
+        raise SpecError(key, given, "is not a list of parameters", "write [lr, momentum]")
+    possible = [p.name for p in setting.space.flat if p.domain.cells != 1]
+    for name in given:
+        if name not in possible:
+            raise SpecError(key, name, "is no parameter that can change", nearest(name, possible))
+    return list(given)

@@ -1,0 +1,128 @@
+"""What schedulers with rungs have in common: the steps of the rungs, the checks of the options that give them, and a rung."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from regrow.search.errors import SpecError
+from regrow.search.schedulers.base import Final, Scheduler, Verdict
+
+Key: TypeAlias = tuple[float, int, int]
+"""A trial's place in the order of a rung: its cost, what decides between equal costs, its number."""
+
+
+def rung_steps(name: str, max_steps: int, grace_period: int, reduction_factor: int) -> list[int]:
+    """The steps grace_period * reduction_factor**k below `max_steps`. Raises SpecError, naming the option of schedule `name`."""
+    check_factor(name, reduction_factor)
+    if not 1 <= grace_period <= max_steps:
+        raise SpecError(
+            key=f"schedule.{name}.grace_period",
+            value=grace_period,
+            problem=f"is not between 1 and max_steps ({max_steps})",
+            hint="it is the number of steps that every trial gets",
+        )
+    steps, step = [], grace_period
+    while step < max_steps:
+        steps.append(step)
+        step *= reduction_factor
+    return steps
+
+
+def check_factor(name: str, reduction_factor: int) -> None:
+    """Raises SpecError for a reduction factor below 2."""
+    if reduction_factor < 2:
+        raise SpecError(
+            key=f"schedule.{name}.reduction_factor", value=reduction_factor, problem="is below 2", hint="3 is usual"
+        )
+
+
+class Rung:
+    """The trials that reached a step, best first, and those of them that wait there to be promoted."""
+
+    def __init__(self) -> None:
+        self.reached: list[Key] = []
+        self.waiting: list[Key] = []
+        self._keys: dict[int, Key] = {}
+
+    def place(self, key: Key) -> int:
+        """How many are better than `key`, which need not have been entered."""
+        return bisect_left(self.reached, key)
+
+    def enter(self, key: Key, *, waits: bool) -> None:
+        """Takes a trial in, for good; `waits`: it is paused here."""
+        insort(self.reached, key)
+        if waits:
+            insort(self.waiting, key)
+            self._keys[key[-1]] = key
+
+    def leave(self, trial: int) -> bool:
+        """Whether the trial waited here, which it no longer does. It stays among those that reached the rung."""
+        key = self._keys.pop(trial, None)
+        if key is None:
+            return False
+        del self.waiting[bisect_left(self.waiting, key)]
+        return True
+
+
+class Bracketed(Scheduler):
+    """A scheduler whose trials are each in one bracket, which is asked and told in its place."""
+
+    def bracket_of(self, trial: int) -> Bracket:
+        """The bracket of a trial."""
+        raise NotImplementedError
+
+    def first(self, trial: int, after: int) -> int | None:
+        """The next rung above `after`."""
+        return self.bracket_of(trial).following(after)
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        """Compares with the others of its bracket at this rung."""
+        return self.bracket_of(trial).decide(trial, len(values), self.setting.sign * values[-1])
+
+    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
+        """Enters the value into its rung."""
+        cost = self.setting.sign * values[-1]
+        self.bracket_of(trial).enter(trial, len(values), cost, verdict)
+
+    def started(self, trial: int) -> None:
+        """A paused one is promoted."""
+        self.bracket_of(trial).started(trial)
+
+    def dropped(self, trial: int) -> None:
+        """It waits no more."""
+        self.bracket_of(trial).gone(trial)
+
+    def ended(self, trial: int, how: Final) -> None:
+        """Nobody waits for it any more."""
+        self.bracket_of(trial).gone(trial)
+
+
+class Bracket:
+    """Rungs at `steps` that trials climb; the best 1/`eta` of a rung go on to the next."""
+
+    def __init__(self, steps: Sequence[int], eta: int) -> None:
+        self.steps = list(steps)
+        self.eta = eta
+        self.rungs = {step: Rung() for step in steps}
+
+    def following(self, after: int) -> int | None:
+        """The first rung above step `after`."""
+        return next((step for step in self.steps if step > after), None)
+
+    def decide(self, trial: int, step: int, cost: float) -> Verdict:
+        """What becomes of a trial at a rung."""
+        raise NotImplementedError
+
+    def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:
+        """What became of a trial at a rung."""
+        raise NotImplementedError
+
+    def started(self, trial: int) -> None:
+        """An attempt of the trial began; a promotion if it was paused."""
+        raise NotImplementedError
+
+    def gone(self, trial: int) -> None:
+        """The trial ended or was given up."""
+        raise NotImplementedError

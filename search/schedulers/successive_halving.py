@@ -1,0 +1,149 @@
+"""Synchronous successive halving: a rung is decided when all of its trials are known.
+
+Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016, algorithm 1;
+it is the inner loop of HyperBand (Li et al., JMLR 2018, algorithm 1, lines 3 to 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regrow.search.errors import SpecError
+from regrow.search.schedulers.base import Candidate, Verdict
+from regrow.search.schedulers.rungs import Bracket, Bracketed, Key, rung_steps
+from regrow.search.setting import Setting
+
+
+class Halving(Bracket):
+    """`size` trials; of them max(1, size // eta**i) reach rung i, counted from 0.
+
+    A trial goes on or is given up as soon as that is certain, whatever the others, that are still to come, will report:
+    the outcome is that of waiting for all. One that ends before a rung counts as the worst there, and its place is not
+    filled again if it was promoted. Of equal values the one of the trial with the lower number is better.
+    """
+
+    def __init__(self, size: int, steps: Sequence[int], eta: int) -> None:
+        super().__init__(steps, eta)
+        self.size = size
+        self.members = 0
+        self._heading: list[set[int]] = [set() for _ in range(len(steps) + 1)]
+        """Who is on the way to rung i."""
+        self._went = [0] * len(steps)
+        """How many went on from rung i."""
+
+    @property
+    def full(self) -> bool:
+        return self.members == self.size
+
+    def add(self, trial: int) -> None:
+        """Takes in one more trial."""
+        self.members += 1
+        self._heading[0].add(trial)
+
+    def decide(self, trial: int, step: int, cost: float) -> Verdict:
+        i = self.steps.index(step)
+        rung, best = self.rungs[step], self._places(i, complete=False)
+        place, others = rung.place((cost, trial, trial)), self._outstanding(i, complete=False) - (trial in self._heading[i])
+        why = f"place {place + 1} of {len(rung.reached) + 1} at rung {step}, {best} go on"
+        if place >= best:
+            return Verdict(action="stop", why=why)
+        if place + others < best:
+            return Verdict(until=self.following(step), why=why)
+        return Verdict(action="pause", why=f"{why}; {others} may still come")
+
+    def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:
+        i = self.steps.index(step)
+        self._heading[i].discard(trial)
+        self.rungs[step].enter((cost, trial, trial), waits=verdict.action == "pause")
+        if verdict.action in ("continue", "restart"):
+            self._promoted(i, trial)
+
+    def started(self, trial: int) -> None:
+        for i, step in enumerate(self.steps):
+            if self.rungs[step].leave(trial):
+                self._promoted(i, trial)
+
+    def gone(self, trial: int) -> None:
+        for rung in self.rungs.values():
+            rung.leave(trial)
+        for heading in self._heading:
+            heading.discard(trial)
+
+    def promotable(self, *, complete: bool) -> int | None:
+        """The trial to promote, from the highest rung that has one."""
+        for i, step in reversed(list(enumerate(self.steps))):
+            rung = self.rungs[step]
+            if rung.waiting:
+                best: Key = rung.waiting[0]
+                if rung.place(best) + self._outstanding(i, complete=complete) < self._places(i, complete=complete):
+                    return best[-1]
+        return None
+
+    def surplus(self, *, complete: bool) -> tuple[int, str] | None:
+        """A paused trial that is certainly not among those that go on."""
+        for i, step in enumerate(self.steps):
+            rung, places = self.rungs[step], self._places(i, complete=complete)
+            if rung.waiting and rung.place(rung.waiting[-1]) >= places:
+                place = rung.place(rung.waiting[-1]) + 1
+                return rung.waiting[-1][-1], f"place {place} of {len(rung.reached)} at rung {step}, {places} go on"
+        return None
+
+    def _promoted(self, i: int, trial: int) -> None:
+        self._went[i] += 1
+        self._heading[i + 1].add(trial)
+
+    def _places(self, i: int, *, complete: bool) -> int:
+        """How many go on from rung i."""
+        trials = self.members if complete else self.size
+        return int(max(1, trials // self.eta ** (i + 1)))
+
+    def _outstanding(self, i: int, *, complete: bool) -> int:
+        """How many may still reach rung i."""
+        if i == 0:
+            return len(self._heading[0]) + (0 if complete else self.size - self.members)
+        below = len(self.rungs[self.steps[i - 1]].waiting) + self._outstanding(i - 1, complete=complete)
+        left = max(0, self._places(i - 1, complete=complete) - self._went[i - 1])
+        return len(self._heading[i]) + min(left, below)
+
+
+class SuccessiveHalving(Bracketed):
+    """Brackets of `n` trials, one after the other as long as trials come.
+
+    Rungs are at grace_period * reduction_factor**i steps, below max_steps. The best n_i // reduction_factor (at least one) of
+    the n_i trials of a rung go on when the others are known. `n` None: reduction_factor**k for k rungs, so that one trial
+    gets max_steps. While a bracket waits, slots go to the trials of the next one. When no more trials come, a last
+    bracket that isn't full is treated as one of as many trials as it has.
+    """
+
+    def __init__(
+        self, setting: Setting, *, n: int | None = None, grace_period: int = 1, reduction_factor: int = 3
+    ) -> None:
+        super().__init__(setting)
+        self._eta = reduction_factor
+        steps = rung_steps("successive_halving", setting.max_steps or 0, grace_period, reduction_factor)
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+            raise SpecError("schedule.successive_halving.n", n, "is not a whole number from 1", "27 is usual")
+        self._plans = [(reduction_factor ** len(steps) if n is None else n, steps)]
+        self._brackets: list[Halving] = []
+        self._of: dict[int, Halving] = {}
+
+    def added(self, candidate: Candidate) -> None:
+        """It joins the bracket that is being filled."""
+        if not self._brackets or self._brackets[-1].full:
+            size, steps = self._plans[len(self._brackets) % len(self._plans)]
+            self._brackets.append(Halving(size, steps, self._eta))
+        self._brackets[-1].add(candidate.trial)
+        self._of[candidate.trial] = self._brackets[-1]
+
+    def bracket_of(self, trial: int) -> Halving:
+        return self._of[trial]
+
+    def promote(self, *, complete: bool) -> int | None:
+        """Of the oldest bracket that has one to promote."""
+        found = (bracket.promotable(complete=complete) for bracket in self._brackets)
+        return next((trial for trial in found if trial is not None), None)
+
+    def surplus(self, *, complete: bool) -> tuple[int, str] | None:
+        """One whose place is certainly too low."""
+        found = (bracket.surplus(complete=complete) for bracket in self._brackets)
+        return next((pair for pair in found if pair is not None), None)

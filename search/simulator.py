@@ -1,0 +1,313 @@
+"""A simulated experiment: the same planner, under a virtual clock, over an objective that is known beforehand.
+
+Hours of an experiment take seconds, and the same arguments give the same log, event by event. Workers are machines with one
+slot each; a trace says when each of them is there. What runs on one that goes away is lost and goes on elsewhere from its
+last checkpoint, as it would in earnest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from regrow.search.domains import Json
+from regrow.search.endings import Endings
+from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Outcome, Reported, Row, Saved, Started
+from regrow.search.history import Attempt, History, Trial
+from regrow.search.planner import Planner, seed_for
+from regrow.search.spec import Spec
+
+
+class Objective(Protocol):
+    """What trials would report."""
+
+    def at(self, config: Mapping[str, Json], step: int, seed: int) -> tuple[Mapping[str, float], float]:
+        """The metrics of a flat configuration at a step (from 1), and the seconds that this step takes. `seed` is the trial's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionObjective:
+    """`function(nested configuration, step)` as an objective: its metrics, or one number for the metric `name`."""
+
+    function: Callable[[dict[str, Json], int], Mapping[str, float] | float]
+    spec: Spec
+    seconds: float = 1.0
+    """Of each step."""
+
+    def at(self, config: Mapping[str, Json], step: int, seed: int) -> tuple[Mapping[str, float], float]:
+        """See Objective; the seed plays no part."""
+        found = self.function(self.spec.space.nest(config), step)
+        return (found if isinstance(found, Mapping) else {self.spec.objective.name: float(found)}), self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """When one machine is there: from each of `changes` (seconds, ascending, the first 0) on it is, or is not, in turn."""
+
+    changes: tuple[float, ...] = (0.0,)
+    begins_up: bool = True
+
+    def up(self, t: float) -> bool:
+        """Whether it is there at time `t`."""
+        return (bisect_right(self.changes, t) % 2 == 1) == self.begins_up
+
+    def next_change(self, t: float) -> float | None:
+        """The first time after `t` at which that changes, None for never."""
+        place = bisect_right(self.changes, t)
+        return self.changes[place] if place < len(self.changes) else None
+
+
+ALWAYS = Availability()
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """An attempt on its machines: `machines` are numbers of workers, `values` the objective so far."""
+
+    trial: int
+    attempt: int
+    machines: tuple[int, ...]
+    step: int
+    endings: Endings | None
+    turn: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Simulation:
+    """An experiment under way. `events` is its log so far; `now` is virtual, seconds since it began."""
+
+    spec: Spec
+    objective: Objective
+    workers: int
+    availability: Sequence[Availability] = ()
+    """By worker, used in turn where there are fewer; empty: all are there all the time."""
+    checkpoints: bool = True
+    """Whether trials save checkpoints; where nothing is lost and no trial pauses it makes no difference but to the log's size."""
+    startup: float = 0.0
+    """Seconds from an attempt's start to the beginning of its first step."""
+    events: list[AnyEvent] = field(default_factory=list)
+    planner: Planner = field(default_factory=Planner)
+    now: float = 0.0
+    _queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _ticket: itertools.count[int] = field(default_factory=itertools.count)
+    _free: list[int] = field(default_factory=list)
+    _waiting: list[Started] = field(default_factory=list)
+    _running: dict[int, Running] = field(default_factory=dict)
+
+    @property
+    def history(self) -> History:
+        """What the events so far amount to."""
+        return self.planner.history
+
+    def open(self, events: Iterable[AnyEvent] = ()) -> Simulation:
+        """Begins a sitting, after those of the log `events`; an empty one is created. Attempts open in it are lost."""
+        for event in events:
+            self.planner.apply(event)
+            self.events.append(event)
+            self.now = max(self.now, event.t)
+        if not self.events:
+            self._write(Created(t=self.now, id="00000000-0000-0000-0000-000000000000", spec=self.spec.to_json()))
+        self._free = [n for n in range(self.workers) if self._machine(n).up(self.now)]
+        for number in range(self.workers):
+            self._watch(number)
+        trials = max(self.spec.total, self.history.total)
+        self.tell(Opened(t=self.now, by="driver", driver=f"sitting {self.history.sittings}", slots=self.workers, trials=trials))
+        return self
+
+    def run(self, *, most_events: int | None = None, most_seconds: float | None = None) -> Simulation:
+        """Until the experiment is closed, or the log has `most_events`, or `most_seconds` of virtual time are over.
+
+        Raises RuntimeError where nothing can happen any more, as no worker ever comes back.
+        """
+        while self.history.closed is None and (most_events is None or len(self.events) < most_events):
+            if not self._queue:
+                raise RuntimeError("every worker is gone for good, and the experiment is not finished")
+            t, _, act = heapq.heappop(self._queue)
+            if most_seconds is not None and t > most_seconds:
+                break
+            self.now = max(self.now, t)
+            act()
+        return self
+
+    def tell(self, event: AnyEvent) -> None:
+        """Something happened: writes it, and every decision that follows from it."""
+        self._write(event)
+        while (decision := self.planner.next(self.now)) is not None:
+            self._write(decision)
+        self._place()
+        if self.history.closing is not None:
+            for running in list(self._running.values()):
+                user = self.history.closing.by == "user"
+                self._end(running, "paused" if user else "stopped")
+
+    def _write(self, event: AnyEvent) -> None:
+        self.planner.apply(event)
+        self.events.append(event)
+        if isinstance(event, Started):
+            self._waiting.append(event)
+
+    def _machine(self, number: int) -> Availability:
+        return self.availability[number % len(self.availability)] if self.availability else ALWAYS
+
+    def _at(self, t: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (t, next(self._ticket), act))
+
+    # ---- machines --------------------------------------------------------------------------------------------------
+
+    def _watch(self, number: int) -> None:
+        if (t := self._machine(number).next_change(self.now)) is not None:
+            self._at(t, lambda: self._turns(number))
+
+    def _turns(self, number: int) -> None:
+        """A machine comes or goes."""
+        self._watch(number)
+        if self._machine(number).up(self.now):
+            self._free.append(number)
+            self._free.sort()
+            self._place()
+            return
+        if number in self._free:
+            self._free.remove(number)
+        for running in list(self._running.values()):
+            if number in running.machines:
+                del self._running[running.trial]
+                self._release(running, but=number)
+                self.tell(
+                    Ended(
+                        t=self.now, trial=running.trial, attempt=running.attempt, outcome="lost", cause="preempted",
+                        step=self.history.trials[running.trial].step, message="the node was lost", by="driver",
+                    )
+                )
+
+    def _release(self, running: Running, *, but: int | None = None) -> None:
+        self._free = sorted([*self._free, *(n for n in running.machines if n != but)])
+
+    def _place(self) -> None:
+        """Attempts that were started begin where there is room, in the order of their starts."""
+        while self._waiting and self._waiting[0].width <= len(self._free):
+            started = self._waiting.pop(0)
+            machines, self._free = tuple(self._free[: started.width]), self._free[started.width :]
+            trial = self.history.trials[started.trial]
+            running = Running(
+                trial=started.trial, attempt=started.attempt, machines=machines, step=0, endings=None, turn=next(self._ticket)
+            )
+            self._running[started.trial] = running
+            self._at(self.now + self.startup, lambda r=running, s=started, t=trial: self._begin(r, s, t))
+
+    # ---- attempts --------------------------------------------------------------------------------------------------
+
+    def _alive(self, running: Running) -> bool:
+        return self._running.get(running.trial) is running
+
+    def _begin(self, running: Running, started: Started, trial: Trial) -> None:
+        if not self._alive(running):
+            return
+        lease: dict[str, Any] = {"t": self.now, "trial": running.trial, "attempt": running.attempt}
+        own = {c.manifest: step for step, c in trial.checkpoints.items()}
+        source = started.checkpoints[0] if started.clones else None
+        restored = trial.step if source is not None else max((own.get(m, 0) for m in started.checkpoints), default=0)
+        running.step = restored
+        if self.spec.stop.trial.watches:
+            running.endings = Endings(self.spec.ending, trial.values[:restored])
+        self.tell(Began(**lease, node=f"worker-{running.machines[0]}", restored=restored))
+        if self._alive(running) and source is not None:
+            self.tell(Saved(**lease, step=restored, manifest=_manifest(running), size=1, source=source))
+        if self._alive(running):
+            self._go_on(running)
+
+    def _go_on(self, running: Running) -> None:
+        """Ends, or begins the next step."""
+        trial = self.history.trials[running.trial]
+        attempt = self.history.lease(running.trial, running.attempt)
+        if attempt is None:
+            return
+        if attempt.stop is not None:
+            self._end(running, "stopped")
+        elif attempt.leave is not None:
+            if trial.clone is None:
+                self._save(running, attempt)
+            self._end(running, "paused")
+        elif running.step == self.spec.max_steps or (running.endings is not None and running.endings.why is not None):
+            self._end(running, "done")
+        else:
+            step = running.step + 1
+            metrics, seconds = self.objective.at(trial.config, step, seed_for(self.spec.seed, trial.number, "trial"))
+            self._at(self.now + seconds / len(running.machines), lambda: self._report(running, step, metrics))
+
+    def _report(self, running: Running, step: int, metrics: Mapping[str, float]) -> None:
+        if not self._alive(running):
+            return
+        running.step = step
+        if running.endings is not None:
+            running.endings.tell(metrics[self.spec.objective.name])
+        row = Row(step, self.now, dict(metrics))
+        self.tell(Reported(t=self.now, trial=running.trial, attempt=running.attempt, rows=[row]))
+        if not self._alive(running):
+            return
+        attempt = self.history.lease(running.trial, running.attempt)
+        if attempt is not None and self.checkpoints and attempt.leave is None:
+            every = self.spec.checkpoint.every_steps or 1
+            if step % every == 0 or step == self.spec.max_steps:
+                self._save(running, attempt)
+        if self._alive(running):
+            self._go_on(running)
+
+    def _save(self, running: Running, attempt: Attempt) -> None:
+        if attempt.saved < running.step:
+            self.tell(
+                Saved(
+                    t=self.now, trial=running.trial, attempt=running.attempt, step=running.step, manifest=_manifest(running),
+                    size=1,
+                )
+            )
+
+    def _end(self, running: Running, outcome: Outcome) -> None:
+        if not self._alive(running):
+            return
+        del self._running[running.trial]
+        self._release(running)
+        message = running.endings.why or "" if running.endings is not None and outcome == "done" else ""
+        self.tell(
+            Ended(
+                t=self.now, trial=running.trial, attempt=running.attempt, outcome=outcome, step=running.step, message=message
+            )
+        )
+
+
+def _manifest(running: Running) -> str:
+    return f"manifests/{running.trial}/{running.attempt}/{running.step:010}.json"
+
+
+def availability(counts: Sequence[int], gap_seconds: float, workers: int) -> list[Availability]:
+    """The machines of a recorded trace: `counts[k]` were to be had from second k * gap_seconds on; its last entry holds on.
+
+    A trace that never has more than one is that of one machine: worker n then begins n/workers of the way into it, and the
+    trace goes round, so that not all of them are lost at once. Otherwise the first counts[k] workers are there. Raises
+    ValueError for an empty trace.
+    """
+    if not counts:
+        raise ValueError("the trace is empty")
+    single = max(counts) <= 1
+    machines = []
+    for number in range(workers):
+        shift = number * len(counts) // workers if single else 0
+        states = [(c > 0 if single else c > number) for c in [*counts[shift:], *counts[:shift]]]
+        turns = [place * gap_seconds for place in range(1, len(states)) if states[place] != states[place - 1]]
+        machines.append(Availability(changes=(0.0, *turns), begins_up=states[0]))
+    return machines
+
+
+def simulate(
+    spec: Spec, objective: Objective, *, workers: int, availability: Sequence[Availability] = (), checkpoints: bool = True,
+    startup: float = 0.0, most_seconds: float | None = None,
+) -> Simulation:
+    """Runs a whole experiment of `workers` machines under a virtual clock; see Simulation for the arguments."""
+    run = Simulation(
+        spec=spec, objective=objective, workers=workers, availability=availability, checkpoints=checkpoints, startup=startup
+    )
+    return run.open().run(most_seconds=most_seconds)
