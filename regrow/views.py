@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean, stdev
 from typing import Any
 
 from regrow.search import waste
@@ -34,6 +35,40 @@ def best(history: History) -> dict[str, Any] | None:
     }
 
 
+def front(history: History) -> list[dict[str, Any]]:
+    """The Pareto front by trial, with the metrics of its last step; empty where there is one metric."""
+    if len(history.spec.metrics) == 1:
+        return []
+    names = [metric.name for metric in history.spec.metrics]
+    return [
+        {
+            "trial": number,
+            "metrics": {name: history.trials[number].rows[-1].metrics[name] for name in names},
+            "config": history.spec.space.nest(history.trials[number].config),
+        }
+        for number in history.front
+    ]
+
+
+def repeats(history: History) -> list[dict[str, Any]]:
+    """Configurations that were repeated, best mean first: mean and standard deviation (0 for one) of the best values of
+    those of their trials that are done. Empty without repeats.
+    """
+    count, sign = history.spec.repeats, -1.0 if history.spec.objective.mode == "max" else 1.0
+    found: list[dict[str, Any]] = []
+    for first in range(0, len(history.trials) if count > 1 else 0, count):
+        group = [t for t in history.trials[first : first + count] if t.state is TrialState.DONE and t.best is not None]
+        values = [t.best[0] for t in group if t.best is not None]
+        if values:
+            found.append(
+                {
+                    "config": history.spec.space.nest(group[0].config), "trials": [t.number for t in group],
+                    "count": len(values), "mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0,
+                }
+            )
+    return sorted(found, key=lambda one: (sign * one["mean"], one["trials"]))
+
+
 def show(history: History, *, alive: bool, now: float) -> dict[str, Any]:
     """The whole experiment, as `regrow show NAME --json` prints it. `now` is seconds since the epoch."""
     spec = history.spec
@@ -43,6 +78,8 @@ def show(history: History, *, alive: bool, now: float) -> dict[str, Any]:
         "metric": spec.objective.name,
         "mode": spec.objective.mode,
         "best": best(history),
+        **({"front": found} if (found := front(history)) else {}),
+        **({"repeats": means} if (means := repeats(history)) else {}),
         "counts": {state.value: count for state, count in history.counts.items()},
         "total": history.total,
         "trials": [trial_view(history, trial) for trial in history.trials],

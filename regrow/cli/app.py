@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from regrow.cli import look, run, services
+from regrow.cli.simulate import simulate
 from regrow.infra.log import CorruptLog
 from regrow.infra.mlflow_check import shown
 from regrow.search.errors import SpecError
@@ -29,6 +30,7 @@ app.command("trials")(look.trials)
 app.command("best")(look.best)
 app.command("verify")(look.verify)
 app.command("schema")(look.schema)
+app.command("simulate")(simulate)
 app.command("ui")(services.ui)
 app.command("up")(services.up)
 app.command("down")(services.down)

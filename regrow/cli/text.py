@@ -58,6 +58,15 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         yield f"go on with: {places.command('resume', spec.name)}"
 
 
+def standing(history: History) -> Iterator[str]:
+    """What came of a simulated experiment: it has no state to look at later."""
+    why = f", because {history.closing.why}" if history.closing is not None and history.closing.why else ""
+    yield f"{len(history.trials)} of {history.total} trials ({counts(history)}){why}; steps done again: {history.lost_steps}"
+    for kind, lost in waste.of_all(history).items():
+        yield f"  {losses(kind, lost)}"
+    yield from _best(history)
+
+
 def losses(kind: str, lost: waste.Waste) -> str:
     """One class of the wasted work, in words."""
     times = f"{lost.attempts} attempt{'' if lost.attempts == 1 else 's'}"
@@ -67,13 +76,28 @@ def losses(kind: str, lost: waste.Waste) -> str:
 def best(history: History, places: Places) -> Iterator[str]:
     """The best configuration, as YAML that can be pasted."""
     view = views.best(history)
+    yield from _best(history)
+    if view is not None and view["checkpoint"]:
+        yield f"  # its checkpoint's files: {places.command('best', history.spec.name, '--save FOLDER')}"
+
+
+def _best(history: History) -> Iterator[str]:
+    view = views.best(history)
     if view is None:
+        if history.spec.constraints and any(trial.rows for trial in history.trials):
+            yield f"no step met the constraints: {', '.join(history.spec.constraints)}"
         return
     yield f"best: trial {view['trial']}, {history.spec.objective.name} {view['value']:.6g} at step {view['step']}"
     for name, setting in view["config"].items():
         yield f"  {name}: {json.dumps(setting)}"
-    if view["checkpoint"]:
-        yield f"  # its checkpoint's files: {places.command('best', history.spec.name, '--save FOLDER')}"
+    if front := views.front(history):
+        yield f"Pareto front of {', '.join(metric.name for metric in history.spec.metrics)}, at the last steps:"
+        for one in front:
+            yield f"  trial {one['trial']}: {', '.join(value(number) for number in one['metrics'].values())}"
+    if means := views.repeats(history):
+        first = means[0]
+        numbers = f"{first['mean']:.6g} +- {first['sd']:.2g} over {first['count']} repeats"
+        yield f"best configuration by the mean of its repeats: {numbers} (trials {', '.join(map(str, first['trials']))})"
 
 
 def failures(history: History, most: int = 3) -> Iterator[str]:

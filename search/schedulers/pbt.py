@@ -41,8 +41,8 @@ class Pbt(Scheduler):
     One that is over (done or failed) is no source and takes no place in a quantile. Where the source has no checkpoint, the
     trial goes on as it is. A trial's steps are its own: they go on after an exploit.
 
-    With more trials than slots, a trial whose turn comes pauses if one that waits, or is still to be proposed, has fewer steps;
-    of those that wait the one with the fewest goes on.
+    With more trials than slots, a trial pauses at its decision if one that waits, or is still to be proposed, has fewer steps;
+    of those that wait the one with the fewest goes on. If the experiment has no number of trials, none pauses.
     """
 
     needs_max_steps = False
@@ -111,8 +111,7 @@ class Pbt(Scheduler):
         turn = self._waiting_before(trial, step)
         source = self._source(trial, step, cost)
         if source is None:
-            why = f"trial {turn} has its turn" if isinstance(turn, int) else turn
-            return Verdict(action="pause", why=why) if turn is not None else Verdict(until=until)
+            return Verdict(until=until) if turn is None else Verdict(action="pause", why=turn)
         chosen = self._members[source]
         score = self.setting.sign * (chosen.cost or 0.0)
         config = self.explored(trial, step, source)
@@ -153,12 +152,12 @@ class Pbt(Scheduler):
     def _all_proposed(self) -> bool:
         return self.setting.trials is None or self._added >= self.setting.trials
 
-    def _waiting_before(self, trial: int, step: int) -> int | str | None:
-        """The trial whose turn it is, or why it is none's; None if `trial` just goes on."""
+    def _waiting_before(self, trial: int, step: int) -> str | None:
+        """Whose turn it is; None if `trial` just goes on."""
         if not self._all_proposed:
             return "a new trial has its turn"
         waiting = [(m.step, other) for other, m in self._members.items() if m.paused and other != trial and m.step < step]
-        return min(waiting)[1] if waiting else None
+        return f"trial {min(waiting)[1]} has its turn" if waiting else None
 
     def _draw(self, trial: int, step: int, name: str) -> float:
         return uniform_draw(self.setting.seed, f"{self.name}:{trial}:{step}:{name}")

@@ -1,0 +1,65 @@
+"""`simulate`: an experiment over a table of recorded curves, under a virtual clock."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regrow import views
+from regrow.cli import text
+from regrow.cli.options import JsonOption
+
+
+def simulate(
+    file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
+    table: Annotated[Path, typer.Option(help="CSV (or CSV.gz) of recorded curves: parameters, step, metrics, seconds")],
+    workers: Annotated[int, typer.Option(min=1, help="Machines, each of which runs one trial at a time")] = 4,
+    trace: Annotated[Path | None, typer.Option(help="JSON trace of a spot market: when the machines are there")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Another total number of trials than the file's")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the file's")] = None,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiply the table's seconds by this")] = 1.0,
+    log: Annotated[Path | None, typer.Option(help="Write the events here, one JSON object a line")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate the experiment that FILE describes over recorded learning curves: hours of it in seconds, nothing is trained."""
+    from regrow.infra.specfile import read_spec
+    from regrow.infra.tables import Table, read_trace
+    from regrow.search import simulator
+    from regrow.search.events import encode
+    from regrow.tasks.errors import UserError
+
+    changes = {name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None}
+    spec = read_spec(file)
+    if changes:
+        spec = type(spec).parse({**spec.to_json(), **changes}, where=str(file))
+    spec.check_imports()
+    if spec.max_steps is None:
+        raise UserError(f"{file}: max_steps is missing; in a simulation no trainable ends by itself")
+    curves = Table(table, spec, scale=scale)
+    machines = read_trace(trace, workers) if trace is not None else ()
+    began = time.perf_counter()
+    try:
+        run = simulator.simulate(spec, curves, workers=workers, availability=machines)
+    except RuntimeError as error:
+        raise UserError(f"{trace}: {error}") from None
+    took = time.perf_counter() - began
+    if log is not None:
+        log.write_bytes(b"".join(encode(event) + b"\n" for event in run.events))
+    history = run.history
+    if as_json:
+        print(json.dumps({**views.show(history, alive=False, now=run.now), "workers": workers, "simulated_s": round(run.now, 3)}))
+        return
+    console = Console(highlight=False)
+    hours = text.duration(run.now) if run.now >= 60 else f"{run.now:.1f} s"
+    many = f"{workers} machine{'s' if workers > 1 else ''}"
+    console.print(f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s", markup=False)
+    for line in text.standing(history):
+        console.print(line, markup=False, soft_wrap=True)
+    shown = text.trials(history, console, most=10)
+    shown.caption = f"{more} more: --json" if (more := len(history.trials) - 10) > 0 else None
+    console.print(shown)
