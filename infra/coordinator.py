@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import ray
 
+from regrow.infra.experiments import make_importable
 from regrow.infra.leases import Watch
 from regrow.infra.ledger import Ledger
 from regrow.infra.log import Superseded
@@ -125,6 +126,7 @@ class Coordinator:
     def __init__(
         self, store: Store, opening: Opening, driver: str, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
+        make_importable(Spec.parse(opening.spec))
         self._ledger = claimed(store, opening, driver)
         self._monotonic = monotonic
         self._carriers: dict[tuple[int, int], str] = {}

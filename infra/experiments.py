@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,13 @@ class Prepared:
     def folder(self) -> str | None:
         """Where the trainable's code lies, None if it has no place."""
         return self.spec.working_dir
+
+
+def make_importable(spec: Spec) -> None:
+    """Puts the folder of the user's code on this process's import path, if the search or the schedule is a class in it."""
+    folder = spec.working_dir
+    if (spec.own_sampler or spec.own_scheduler) and folder is not None and folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def request_stop(store: Store) -> None:

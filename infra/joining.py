@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from regrow.infra import cluster
+from regrow.infra.experiments import make_importable
 from regrow.infra.prefect_server import CLIENT_ENVIRONMENT
 from regrow.infra.quiet import QUIET
 from regrow.search import samplers
@@ -78,4 +79,5 @@ def _plan_once(spec: dict[str, Any]) -> None:
     """Makes a proposal that nobody sees: a sampler's library takes up to 0.8 s to load, before the first trial can start."""
     importlib.import_module("regrow.infra.coordinator")
     parsed = Spec.parse(spec)
+    make_importable(parsed)
     samplers.make(parsed.search, parsed.setting).ask(0, 0)

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from regrow.infra import metadata, prefect_server
-from regrow.infra.experiments import Prepared, prepare
+from regrow.infra.experiments import Prepared, make_importable, prepare
 from regrow.infra.joining import environment, joined, slots, warm_up
 from regrow.infra.mlflow_catch_up import is_recorded, record_missing
 from regrow.infra.mlflow_check import check as check_mlflow
@@ -62,6 +62,7 @@ def launch(
         _catch_up(places, name, announce)
         return
     glance_at(prepared.spec)
+    check_search(prepared.spec)
     environment(prepared.spec)
     metadata.cloud(os.environ)
     places.writable()
@@ -162,6 +163,17 @@ def raise_error(ended: Any) -> None:
     error = getattr(found, "result", found)
     if isinstance(error, BaseException):
         raise error
+
+
+def check_search(spec: Spec) -> None:
+    """Makes a sampler or scheduler of the user's own once. Raises SpecError, or UserCodeError with the user's traceback."""
+    make_importable(spec)
+    try:
+        spec.check_imports()
+    except SpecError as wrong:
+        if wrong.__cause__ is None or isinstance(wrong.__cause__, ImportError):
+            raise
+        raise UserCodeError(str(wrong), user_trace(wrong.__cause__)) from None
 
 
 def glance_at(spec: Spec) -> None:

@@ -167,6 +167,8 @@ class History:
         """Manifest of each kept clone, and the trial whose attempts wrote its files."""
         self.held: set[int] = set()
         """Numbers of the trials that the scheduler paused, and that have left."""
+        self.leaving: set[int] = set()
+        """Numbers of those that it paused, and whose attempt has not ended yet."""
         self.occupied = 0
         """Slots that running attempts have, by their widths."""
         self.since_best = 0
@@ -403,6 +405,7 @@ class History:
         if what is Move.PAUSE and attempt.leave is None:
             self._hold(trial, held=False)
         if trial.held:
+            self.leaving.discard(trial.number)
             self.held.add(trial.number)
         trial.ended_by[event.cause] += 1
         trial.evictions += event.cause == "preempted" and event.by != "planner"
@@ -419,7 +422,8 @@ class History:
 
     def _hold(self, trial: Trial, *, held: bool) -> None:
         trial.held = held
-        self.held.discard(trial.number)  # until it has left
+        self.held.discard(trial.number)
+        (self.leaving.add if held else self.leaving.discard)(trial.number)
 
     def _forget(self, trial: Trial, step: int) -> None:
         self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)

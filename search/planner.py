@@ -91,6 +91,8 @@ class Planner:
                 self._tell_sampler(trial)
                 candidate = Candidate(trial=event.trial, config=event.config, state=event.state)
                 self._fold(lambda scheduler: scheduler.added(candidate))
+            case Started():
+                self._fold(lambda scheduler: scheduler.started(event.trial))
             case Began() | Reported():
                 self._reported_now = self._reported_now or isinstance(event, Reported)
                 self._note_due(event.trial)
@@ -183,7 +185,7 @@ class Planner:
         if not history.held:
             return None
         complete = self._complete
-        if (found := self._scheduling.surplus(complete=complete)) is not None:
+        if (found := self._scheduling.surplus(complete=complete)) is not None and found[0] in history.held:
             return Retired(t=now, trial=found[0], why=found[1])
         idle = not any(history.by_state[s] for s in (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST))
         all_held = len(history.held) == len(history.by_state[TrialState.PAUSED])
@@ -230,8 +232,10 @@ class Planner:
         if history.occupied >= history.slots:
             return None
         number = self._next_waiting()
-        if number is None and history.held:
+        if number is None and (history.held or history.leaving):
             number = self._scheduling.promote(complete=self._complete)
+            if number in history.leaving:
+                return None  # its slot is about to be free; nobody else takes its turn
         if number is not None:
             return self._started(now, history.trials[number])
         number = len(history.trials)

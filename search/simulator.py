@@ -12,6 +12,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from regrow.search.domains import Json
@@ -145,6 +146,22 @@ class Simulation:
                 user = self.history.closing.by == "user"
                 self._end(running, "paused" if user else "stopped")
 
+    @property
+    def running(self) -> list[Running]:
+        """The attempts on machines, by trial."""
+        return [self._running[trial] for trial in sorted(self._running)]
+
+    def fail(self, trial: int, message: str) -> None:
+        """The trainable of a running trial raises."""
+        running = self._running.pop(trial)
+        self._release(running)
+        self.tell(
+            Ended(
+                t=self.now, trial=trial, attempt=running.attempt, outcome="failed", cause="error", step=running.step,
+                message=message,
+            )
+        )
+
     def _write(self, event: AnyEvent) -> None:
         self.planner.apply(event)
         self.events.append(event)
@@ -197,7 +214,7 @@ class Simulation:
                 trial=started.trial, attempt=started.attempt, machines=machines, step=0, endings=None, turn=next(self._ticket)
             )
             self._running[started.trial] = running
-            self._at(self.now + self.startup, lambda r=running, s=started, t=trial: self._begin(r, s, t))
+            self._at(self.now + self.startup, partial(self._begin, running, started, trial))
 
     # ---- attempts --------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ def simulate(
     """Simulate the experiment that FILE describes over recorded learning curves: hours of it in seconds, nothing is trained."""
     from regrow.infra.specfile import read_spec
     from regrow.infra.tables import Table, read_trace
+    from regrow.launch import check_search
     from regrow.search import simulator
     from regrow.search.events import encode
     from regrow.tasks.errors import UserError
@@ -37,7 +38,7 @@ def simulate(
     spec = read_spec(file)
     if changes:
         spec = type(spec).parse({**spec.to_json(), **changes}, where=str(file))
-    spec.check_imports()
+    check_search(spec)
     if spec.max_steps is None:
         raise UserError(f"{file}: max_steps is missing; in a simulation no trainable ends by itself")
     curves = Table(table, spec, scale=scale)

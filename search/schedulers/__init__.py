@@ -20,6 +20,7 @@ _SCHEDULERS: Mapping[str, tuple[str, str]] = {
     "async_hyperband": ("regrow.search.schedulers.async_hyperband", "AsyncHyperband"),
     "median": ("regrow.search.schedulers.median", "Median"),
     "pbt": ("regrow.search.schedulers.pbt", "Pbt"),
+    "resource_changing": ("regrow.search.schedulers.resource_changing", "ResourceChanging"),
     "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
 }
 

@@ -43,7 +43,7 @@ class Candidate:
 class Scheduler:
     """Decides at certain steps what becomes of a trial, and which paused trial goes on. By default: every trial runs to its end.
 
-    What it knows is a fold over `opened`, `added`, `tell`, `dropped` and `ended`, so that it is rebuilt by replaying the log;
+    What it knows is a fold over `opened`, `added`, `started`, `tell`, `dropped` and `ended`, so that it is rebuilt by replaying the log;
     the other methods (`first`, `decide`, `promote`, `surplus`, `width`) are queries: they change nothing and depend on nothing
     but what was told (no clock, no chance but from `setting.seed`). Made with a Setting; its options are the keyword-only
     parameters of its class. `values` are the objective by step: `values[s - 1]` at step s, the last one at the decision's
@@ -63,6 +63,9 @@ class Scheduler:
 
     def added(self, candidate: Candidate) -> None:
         """A trial was proposed."""
+
+    def started(self, trial: int) -> None:
+        """An attempt of a trial was started; for one that was paused this is its promotion."""
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
         """A decision was taken, and by the planner's leave `verdict` is what came of it."""

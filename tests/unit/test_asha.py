@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -11,17 +10,25 @@ from hypothesis import strategies as st
 
 from regrow.search import schedulers
 from regrow.search.errors import SpecError
+from regrow.search.schedulers import Verdict
 from regrow.search.schedulers.asha import Asha
 from regrow.search.schedulers.fifo import Fifo
+from regrow.search.space import Mode
+from tests.unit.scheduling import setting
+
+
+def asha_of(mode: Mode, max_steps: int, reduction_factor: int = 3, grace_period: int = 1) -> Asha:
+    return Asha(setting(max_steps, mode), reduction_factor=reduction_factor, grace_period=grace_period)
 
 
 def run(asha: Asha, *arrivals: tuple[int, float]) -> list[bool]:
     """Takes (step, value) in that order; whether each went on."""
     verdicts = []
     for trial, (step, value) in enumerate(arrivals):
-        verdict = asha.decide(trial, step, value)
-        asha.tell(trial, step, value)
-        verdicts.append(verdict.go_on)
+        values = [0.0] * (step - 1) + [value]
+        verdict = asha.decide(trial, values)
+        asha.tell(trial, values, verdict)
+        verdicts.append(verdict.action == "continue")
     return verdicts
 
 
@@ -30,39 +37,39 @@ def test_the_best_third_goes_on_when_more_is_better() -> None:
     values = (0.5, 0.4, 0.6, 0.55, 0.7, 0.9, 0.65, 0.8, 0.62)
     # of n, max(1, n // 3) go on:                       1     1     1     1      1     2      2     2      3
     expected = [True, False, True, False, True, True, False, True, False]
-    assert run(Asha("max", 27), *((1, v) for v in values)) == expected
+    assert run(asha_of("max", 27), *((1, v) for v in values)) == expected
 
 
 def test_the_same_trace_upside_down_when_less_is_better() -> None:
     values = (-0.5, -0.4, -0.6, -0.55, -0.7, -0.9, -0.65, -0.8, -0.62)
     expected = [True, False, True, False, True, True, False, True, False]
-    assert run(Asha("min", 27), *((1, v) for v in values)) == expected
+    assert run(asha_of("min", 27), *((1, v) for v in values)) == expected
 
 
 def test_each_rung_counts_only_those_that_reached_it() -> None:
     arrivals = ((1, 0.5), (3, 0.1), (1, 0.6), (3, 0.05), (1, 0.7), (3, 0.2))
-    assert run(Asha("max", 9), *arrivals) == [True, True, True, False, True, True]
+    assert run(asha_of("max", 9), *arrivals) == [True, True, True, False, True, True]
 
 
 def test_a_halving_takes_the_best_half() -> None:
     values = (1.0, 2.0, 3.0, 2.5, 2.75, 0.5)
     # of n, n // 2 go on, at least one:              1  1  1  2  2  3
     # places:                                        1  1  1  2  2  6
-    assert run(Asha("max", 8, reduction_factor=2), *((1, v) for v in values)) == [True, True, True, True, True, False]
+    assert run(asha_of("max", 8, reduction_factor=2), *((1, v) for v in values)) == [True, True, True, True, True, False]
 
 
 def test_a_single_trial_goes_on_to_its_end() -> None:
-    assert run(Asha("max", 27), (1, -5.0), (3, -6.0), (9, -7.0)) == [True, True, True]
+    assert run(asha_of("max", 27), (1, -5.0), (3, -6.0), (9, -7.0)) == [True, True, True]
 
 
 def test_a_tie_with_the_worst_that_goes_on_goes_on() -> None:
-    assert run(Asha("max", 9), (1, 0.5), (1, 0.5), (1, 0.5)) == [True, True, True]
-    assert run(Asha("min", 9), (1, 0.5), (1, 0.5), (1, 0.5 + 1e-12)) == [True, True, False]
+    assert run(asha_of("max", 9), (1, 0.5), (1, 0.5), (1, 0.5)) == [True, True, True]
+    assert run(asha_of("min", 9), (1, 0.5), (1, 0.5), (1, 0.5 + 1e-12)) == [True, True, False]
 
 
 def test_the_order_of_arrival_counts() -> None:
-    assert run(Asha("max", 9), (1, 1.0), (1, 2.0), (1, 3.0)) == [True, True, True]
-    assert run(Asha("max", 9), (1, 3.0), (1, 2.0), (1, 1.0)) == [True, False, False]
+    assert run(asha_of("max", 9), (1, 1.0), (1, 2.0), (1, 3.0)) == [True, True, True]
+    assert run(asha_of("max", 9), (1, 3.0), (1, 2.0), (1, 1.0)) == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -78,35 +85,35 @@ def test_the_order_of_arrival_counts() -> None:
     ],
 )
 def test_rungs_lie_below_the_last_step(most: int, grace: int, factor: int, rungs: list[int]) -> None:
-    asha = Asha("max", most, grace_period=grace, reduction_factor=factor)
+    asha = asha_of("max", most, grace_period=grace, reduction_factor=factor)
     found, after = [], 0
-    while (rung := asha.first(after)) is not None:
+    while (rung := asha.first(0, after)) is not None:
         found.append(rung)
         after = rung
     assert found == rungs
 
 
 def test_the_first_rung_comes_after_the_grace_period_and_a_verdict_names_the_next() -> None:
-    asha = Asha("max", 27, grace_period=2)
-    assert asha.first(0) == 2
-    assert asha.first(2) == 6
-    assert asha.first(4) == 6
-    assert asha.first(18) is None
-    assert asha.decide(0, 2, 1.0).until == 6
-    assert asha.decide(0, 18, 1.0).until is None
+    asha = asha_of("max", 27, grace_period=2)
+    assert asha.first(0, 0) == 2
+    assert asha.first(0, 2) == 6
+    assert asha.first(0, 4) == 6
+    assert asha.first(0, 18) is None
+    assert asha.decide(0, [0.0, 1.0]).until == 6
+    assert asha.decide(0, [0.0] * 17 + [1.0]).until is None
 
 
 def test_the_reason_says_place_rung_and_how_many_go_on() -> None:
-    asha = Asha("max", 9)
-    asha.tell(0, 1, 0.5)
-    assert asha.decide(1, 1, 0.4).why == "place 2 of 2 at rung 1, 1 go on"
+    asha = asha_of("max", 9)
+    asha.tell(0, [0.5], Verdict())
+    assert asha.decide(1, [0.4]).why == "place 2 of 2 at rung 1, 1 go on"
 
 
 def test_asking_changes_nothing() -> None:
-    asha = Asha("max", 9)
-    asha.tell(0, 1, 0.5)
-    assert asha.decide(1, 1, 0.4) == asha.decide(1, 1, 0.4)
-    assert asha.decide(1, 1, 0.6).go_on
+    asha = asha_of("max", 9)
+    asha.tell(0, [0.5], Verdict())
+    assert asha.decide(1, [0.4]) == asha.decide(1, [0.4])
+    assert asha.decide(1, [0.6]).action == "continue"
 
 
 values = st.floats(-1e6, 1e6).map(lambda v: round(v, 3))
@@ -114,9 +121,9 @@ values = st.floats(-1e6, 1e6).map(lambda v: round(v, 3))
 
 @given(st.lists(values, min_size=1, max_size=40), st.integers(2, 5), st.sampled_from(["min", "max"]))
 def test_a_trial_goes_on_if_it_is_among_the_best_of_those_so_far(
-    seen: list[float], factor: int, mode: Literal["min", "max"]
+    seen: list[float], factor: int, mode: Mode
 ) -> None:
-    asha = Asha(mode, 100, reduction_factor=factor)
+    asha = asha_of(mode, 100, reduction_factor=factor)
     verdicts = run(asha, *((1, v) for v in seen))
     for n, went_on in enumerate(verdicts, start=1):
         so_far = sorted(seen[:n], reverse=mode == "max")
@@ -127,23 +134,23 @@ def test_a_trial_goes_on_if_it_is_among_the_best_of_those_so_far(
 
 @given(st.lists(values, min_size=1, max_size=60, unique=True))
 def test_the_best_of_all_is_never_stopped(seen: list[float]) -> None:
-    verdicts = run(Asha("max", 100), *((1, v) for v in seen))
+    verdicts = run(asha_of("max", 100), *((1, v) for v in seen))
     assert verdicts[seen.index(max(seen))]
 
 
 @pytest.mark.parametrize("options", [{"reduction_factor": 1}, {"grace_period": 0}, {"grace_period": 10}, {"grace": 1}])
 def test_options_that_make_no_rungs_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(SpecError, match=r"schedule\.asha"):
-        schedulers.make({"asha": options}, "max", 9)
+        schedulers.make({"asha": options}, setting(9))
 
 
 def test_it_needs_to_know_the_last_step() -> None:
     with pytest.raises(SpecError, match="max_steps"):
-        schedulers.make("asha", "max", None)
+        schedulers.make("asha", setting(None))
 
 
 def test_fifo_decides_nothing() -> None:
-    fifo = schedulers.make("fifo", "max", None)
+    fifo = schedulers.make("fifo", setting(None))
     assert isinstance(fifo, Fifo)
-    assert fifo.first(0) is None
-    assert fifo.decide(0, 1, -math.inf).go_on
+    assert fifo.first(0, 0) is None
+    assert fifo.decide(0, [-math.inf]).action == "continue"

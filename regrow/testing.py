@@ -1,0 +1,212 @@
+"""For samplers and schedulers of your own: what they are made of, and checks that they keep their word.
+
+`check_sampler` and `check_scheduler` raise AssertionError, saying what was not as it must be. They take what a specification
+has under `search` and `schedule`: a registered name, `{name: options}`, or an import path `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from regrow.search import samplers
+from regrow.search.domains import Json
+from regrow.search.events import AnyEvent, Decided, Proposed, Retired, decode, encode, is_decision
+from regrow.search.planner import Planner, seed_for
+from regrow.search.samplers import Proposal, Result, Sampler
+from regrow.search.schedulers import Candidate, Scheduler, Verdict
+from regrow.search.setting import Setting
+from regrow.search.simulator import Availability, FunctionObjective, Objective, Simulation, availability, simulate
+from regrow.search.space import Space
+from regrow.search.spec import Spec
+from regrow.search.verify import verify
+
+__all__ = [
+    "Availability",
+    "Candidate",
+    "FunctionObjective",
+    "Objective",
+    "Proposal",
+    "Result",
+    "Sampler",
+    "Scheduler",
+    "Setting",
+    "Simulation",
+    "Space",
+    "Spec",
+    "Verdict",
+    "availability",
+    "check_log",
+    "check_resumes",
+    "check_sampler",
+    "check_scheduler",
+    "simulate",
+]
+
+_SPACE: dict[str, Any] = {
+    "x": {"uniform": [0.0, 1.0]},
+    "lr": {"loguniform": [1e-4, 1.0]},
+    "n": {"int": [1, 9]},
+    "kind": {"choice": ["a", "b", "c"]},
+}
+
+
+def check_sampler(search: object, space: Mapping[str, Any] | None = None, *, trials: int = 40, mode: str = "min") -> None:
+    """Asks for `trials` proposals with four trials under way at a time, some of which are stopped or fail.
+
+    Checks that every proposal is a configuration of the space (None: one with two ranges, an integer and a choice), that it
+    and its state are JSON, that asking twice gives the same, and that a fresh sampler that was told the same results in
+    another order proposes the same.
+    """
+    setting = Setting(space=Space.parse(space or _SPACE), modes=("min" if mode == "min" else "max",), max_steps=9, trials=trials)
+    told: dict[int, Result] = {}
+    sampler = samplers.make(search, setting)
+    for number in range(trials):
+        seed = seed_for(setting.seed, number)
+        proposal = sampler.ask(number, seed)
+        assert sampler.ask(number, seed) == proposal, f"trial {number}: asked twice, {search} proposes different things"
+        fresh = samplers.make(search, setting)
+        results = list(told.values())
+        random.Random(number).shuffle(results)  # noqa: S311 - an order, no secret
+        for result in results:
+            fresh.tell(result)
+        again = fresh.ask(number, seed)
+        assert again == proposal, f"trial {number}: told the same in another order, {search} proposes {again}, not {proposal}"
+        if proposal is None:
+            return
+        setting.space.point(proposal.config, f"trial {number}")
+        assert json.loads(json.dumps(proposal.state)) == proposal.state, f"trial {number}: its state is not JSON"
+        begun = Result(number=number, config=proposal.config, state=proposal.state, status="running")
+        told[number] = begun
+        sampler.tell(begun)
+        if number >= 3:
+            told[number - 3] = _ended(told[number - 3])
+            sampler.tell(told[number - 3])
+
+
+def _ended(result: Result) -> Result:
+    if result.number % 7 == 5:
+        return replace(result, status="failed")
+    numbers = [float(v) for v in result.config.values() if isinstance(v, int | float) and not isinstance(v, bool)]
+    final = round(sum(numbers) / 10 + math.sin(result.number), 6)
+    stopped = result.number % 3 == 1
+    curve = [(step, final + 1 / step) for step in range(1, 4 if stopped else 10)]
+    return replace(result, status="stopped" if stopped else "done", value=curve[-1][1], intermediate=curve)
+
+
+def check_scheduler(
+    schedule: object, *, search: object = "random", trials: int = 12, max_steps: int = 9,
+    function: Callable[[dict[str, Json], int], float] | None = None, space: Mapping[str, Any] | None = None, **changes: Any,
+) -> None:
+    """Simulates experiments under `schedule`, with one to three workers, workers that come and go, trials that fail, ties.
+
+    Checks that each comes to its end with every trial ended, that queries change nothing, that the log can be verified (every
+    decision follows from the events before it), and that an experiment that was killed at any event and resumed decides what
+    the uninterrupted one decides. `function`: the objective of a nested configuration and a step, None for one with noise.
+    `changes`: other keys of the specification.
+    """
+    given = {
+        "name": "check", "trainable": "check.py:train", "metric": "score", "mode": "max", "space": dict(space or _SPACE),
+        "search": search, "schedule": schedule, "trials": trials, "max_steps": max_steps, **changes,
+    }
+    spec = Spec.parse(given)
+    spec.check_imports()
+    objective = FunctionObjective(function=function or _noisy, spec=spec)
+    level = FunctionObjective(function=lambda _config, _step: 1.0, spec=spec)
+    comes_and_goes = availability([1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1], 2.5, 3)
+    for one, workers, machines in ((objective, 1, ()), (objective, 3, ()), (objective, 3, comes_and_goes), (level, 2, ())):
+        run = _to_the_end(spec, one, workers, machines)
+        check_log(run.events)
+        _check_queries(run)
+    check_resumes(spec, objective)
+    _check_failures(spec, objective)
+
+
+def check_log(events: Sequence[AnyEvent]) -> None:
+    """Every decision of a log follows from the events before it, also for a planner that was told nothing but these."""
+    found = verify(decode(encode(event)) for event in events)
+    assert found.difference is None, f"event {found.difference.position}: {found.difference}"
+    for place, event in enumerate(events):
+        if is_decision(event):
+            planner = Planner()
+            for before in events[:place]:
+                planner.apply(before)
+            again = planner.next(event.t)
+            assert again == event, f"event {place + 1}: replayed from the log, it is {again}, not {event}"
+
+
+def check_resumes(spec: Spec, objective: Objective) -> None:
+    """An experiment on one worker that is killed at any event and resumed from its log takes the same decisions."""
+    whole = _to_the_end(spec, objective, 1, ())
+    wanted = _decisions(whole.events)
+    for place in range(1, len(whole.events)):
+        run = Simulation(spec=spec, objective=objective, workers=1).open(whole.events[:place])
+        run.run(most_events=50 * len(whole.events))
+        found = _decisions(run.events)
+        different = next((n for n, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), min(len(found), len(wanted)))
+        assert found == wanted, f"killed after event {place}, decision {different + 1} differs: {found[different:][:1]}"
+
+
+def _to_the_end(spec: Spec, objective: Objective, workers: int, machines: Sequence[Availability]) -> Simulation:
+    run = Simulation(spec=spec, objective=objective, workers=workers, availability=machines).open()
+    run.run(most_events=200 * spec.total * (spec.max_steps or 1))
+    assert run.history.closed is not None, f"it does not come to an end with {workers} workers: {run.history.counts}"
+    left = [trial.number for trial in run.history.trials if not trial.state.final]
+    assert not left or run.history.closing is not None, f"with {workers} workers, trials {left} never ended"
+    return run
+
+
+def _decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
+    """What was decided, without times, attempts and checkpoints, which differ where work had to be done again."""
+    found: list[tuple[object, ...]] = []
+    for event in events:
+        match event:
+            case Proposed():
+                found.append(("proposed", event.trial, event.config))
+            case Decided():
+                found.append(
+                    ("decided", event.trial, event.step, event.verdict, event.until, event.why, event.source, event.config)
+                )
+            case Retired():
+                found.append(("retired", event.trial))
+            case _:
+                pass
+    return found
+
+
+def _check_queries(run: Simulation) -> None:
+    """Asking for everything at every event gives what the log has: a query that changed something would show."""
+    planner = Planner()
+    for place, event in enumerate(run.events):
+        if is_decision(event):
+            first, second = planner.next(event.t), planner.next(event.t)
+            assert first == second == event, f"event {place + 1}: asked twice, it is {first}, then {second}"
+        planner.apply(event)
+
+
+def _check_failures(spec: Spec, objective: Objective) -> None:
+    """Every third trial fails at its second step; the others go on to their ends all the same."""
+    run = Simulation(spec=spec, objective=objective, workers=2)
+    run.open()
+    failed: set[int] = set()
+    budget = 200 * spec.total * (spec.max_steps or 1)
+    while run.history.closed is None and len(run.events) < budget:
+        run.run(most_events=len(run.events) + 1)
+        for running in run.running:
+            if running.trial % 3 == 0 and running.step >= 2 and running.trial not in failed:
+                failed.add(running.trial)
+                run.fail(running.trial, "made to fail")
+    assert run.history.closed is not None, f"with failing trials it does not come to an end: {run.history.counts}"
+    check_log(run.events)
+
+
+def _noisy(config: dict[str, Json], step: int) -> float:
+    """A curve that rises to a height which depends on the configuration, with noise that is always the same."""
+    x, lr, n = (float(config.get(name, 0.5)) for name in ("x", "lr", "n"))
+    height = x - 0.1 * abs(math.log10(lr) + 2) + 0.02 * n
+    noise = random.Random(f"{sorted(config.items(), key=str)}:{step}").uniform(-0.05, 0.05)  # noqa: S311
+    return round(height * (1 - math.exp(-step / 3)) + noise, 6)

@@ -1,0 +1,131 @@
+"""Resources that change: when fewer trials are left than there are slots, those that are left share the free ones.
+
+The idea is that of Ray Tune's ResourceChangingScheduler with its DistributeResources; no paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regrow.search.errors import SpecError
+from regrow.search.schedulers.base import Candidate, Final, Scheduler, Verdict
+from regrow.search.setting import Setting
+
+
+class ResourceChanging(Scheduler):
+    """Another schedule, which takes all decisions, with attempts that grow wider when slots are free.
+
+    `schedule` (a name, or {name: options}; default "fifo") is the one that decides. Once all trials of the experiment have been
+    proposed and none that is paused would be promoted, a trial's share is slots // trials that run. A trial whose share is
+    more than what its attempt has goes on with that at its next decision, from its own checkpoint: `schedule`'s decisions,
+    and in addition every `interval` steps, None for no additional ones. An attempt that is redone, or promoted, gets the
+    share of that moment; none ever gets less while it runs. Without a number of trials nothing changes.
+    """
+
+    needs_max_steps = False
+
+    def __init__(self, setting: Setting, *, schedule: object = None, interval: int | None = None) -> None:
+        from regrow.search.schedulers import make
+
+        super().__init__(setting)
+        key = "schedule.resource_changing"
+        if interval is not None and (isinstance(interval, bool) or not isinstance(interval, int) or interval < 1):
+            raise SpecError(f"{key}.interval", interval, "is not a whole number from 1", "it is in steps")
+        try:
+            self._base = make("fifo" if schedule is None else schedule, setting)
+        except SpecError as error:
+            if error.key.startswith("schedule"):
+                raise error.within(key) from None
+            raise
+        if interval is None and type(self._base).first is Scheduler.first:
+            problem = "is needed, as the schedule decides at no step"
+            raise SpecError(f"{key}.interval", None, problem, "write interval: 5")
+        self._interval = interval
+        self._slots = 1
+        self._proposed = 0
+        self._widths: dict[int, int] = {}
+        """Of the trials that run."""
+
+    # ---- the fold ------------------------------------------------------------------------------------------------
+
+    def opened(self, slots: int) -> None:
+        """Attempts that a driver left behind are redone at once: they go on counting as running."""
+        self._slots = slots
+        self._base.opened(slots)
+
+    def added(self, candidate: Candidate) -> None:
+        """One more trial."""
+        self._proposed += 1
+        self._base.added(candidate)
+
+    def started(self, trial: int) -> None:
+        """It runs, with what `width` said just before."""
+        self._widths[trial] = self.width(trial)
+        if (started := getattr(self._base, "started", None)) is not None:
+            started(trial)
+
+    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
+        """The base is told its own verdict where ours only widened the trial."""
+        if verdict.action == "pause":
+            self._widths.pop(trial, None)
+        if not self._due(trial, len(values)):
+            return
+        if verdict.action == "restart" and verdict.source is None and verdict.config is None:
+            own = self._base.decide(trial, values)
+            verdict = own if own.action == "continue" else verdict
+        self._base.tell(trial, values, verdict)
+
+    def dropped(self, trial: int) -> None:
+        """As the base."""
+        self._base.dropped(trial)
+
+    def ended(self, trial: int, how: Final) -> None:
+        """Its slots are free."""
+        self._widths.pop(trial, None)
+        self._base.ended(trial, how)
+
+    # ---- queries -------------------------------------------------------------------------------------------------
+
+    def first(self, trial: int, after: int) -> int | None:
+        """The base's next decision or the interval's."""
+        steps = [self._base.first(trial, after)]
+        if self._interval is not None:
+            step = (after // self._interval + 1) * self._interval
+            steps.append(step if self.setting.max_steps is None or step < self.setting.max_steps else None)
+        return min((step for step in steps if step is not None), default=None)
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        """The base's verdict, or that a trial which goes on does so with more."""
+        step = len(values)
+        verdict = self._base.decide(trial, values) if self._due(trial, step) else Verdict(why="resources are looked at")
+        if verdict.action != "continue":
+            return verdict
+        share, has = self._share(len(self._widths)), self._widths.get(trial, 1)
+        until = self.first(trial, step)
+        if share <= has:
+            return Verdict(until=until, why=verdict.why)
+        why = f"goes on with {share} slots instead of {has}: {len(self._widths)} of {self._slots} trials run"
+        return Verdict(action="restart", until=until, why=why)
+
+    def promote(self, *, complete: bool) -> int | None:
+        """As the base."""
+        return self._base.promote(complete=complete)
+
+    def surplus(self, *, complete: bool) -> tuple[int, str] | None:
+        """As the base."""
+        return self._base.surplus(complete=complete)
+
+    def width(self, trial: int) -> int:
+        """The trial's share, if it runs beside the others."""
+        return self._share(len(self._widths.keys() | {trial}), but=trial)
+
+    def _share(self, running: int, but: int | None = None) -> int:
+        if self.setting.trials is None or self._proposed < self.setting.trials:
+            return 1
+        if self._base.promote(complete=True) is not None:
+            return 1
+        return max(1, self._slots // max(1, running))
+
+    def _due(self, trial: int, step: int) -> bool:
+        """Whether the base has a decision at this step."""
+        return self._base.first(trial, step - 1) == step
