@@ -7,6 +7,7 @@ Named in a specification as `search: "own_sampler:Pairs"` (see own_search.yaml);
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from regrow.testing import Proposal, Result, Setting
 
@@ -20,7 +21,7 @@ class Pairs:
     def ask(self, number: int, seed: int) -> Proposal:
         """A function of the experiment's seed and the number: nothing to remember, the same after a restart."""
         chance = random.Random(f"{self._setting.seed}:{number // 2}")
-        config = {}
+        config: dict[str, Any] = {}
         for parameter in self._setting.space.flat:
             u = chance.uniform(1e-9, 1 - 1e-9)  # one draw a parameter, active or not
             if parameter.active(config):

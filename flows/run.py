@@ -168,6 +168,7 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
+        known=prepared.known,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator = start_coordinator(store, opening, name=address)

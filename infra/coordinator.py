@@ -29,6 +29,7 @@ from regrow.search.events import (
     Closing,
     Created,
     Ended,
+    Known,
     Opened,
     Reported,
     Status,
@@ -67,7 +68,7 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """With what a sitting begins: slots, the new total of trials (None: as it was), and who opens.
 
-    `id` and `spec` create the experiment where the log is empty.
+    `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     flow_run: str | None
     code: str | None
     versions: dict[str, str]
+    known: list[Known] = []
 
 
 CLAIMS = 20
@@ -100,7 +102,8 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
             flow_run=opening.flow_run, code=opening.code, versions=opening.versions,
         )
-        events: list[AnyEvent] = [] if history.t_created else [Created(t=now, id=opening.id, spec=opening.spec)]
+        created = Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
+        events: list[AnyEvent] = [] if history.t_created else [created]
         try:
             ledger.claim(*events, opened)
         except Superseded:

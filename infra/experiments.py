@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from regrow.infra.places import Places, survey
+from regrow.infra.places import Places, replay, survey
 from regrow.search import samplers
 from regrow.search.errors import SpecError, shown
-from regrow.search.events import Closed
+from regrow.search.events import Closed, Known
 from regrow.search.spec import Spec
+from regrow.search.warm import known_from
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
@@ -26,6 +27,8 @@ class Prepared:
     trials: int | None
     code: tuple[str, str] | None
     new: bool
+    known: list[Known] = field(default_factory=list)
+    """What a new experiment takes over from earlier ones."""
     nothing_left: bool = False
     """Whether it is finished and no further trial is asked for."""
 
@@ -64,7 +67,8 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
         if spec is None:
             raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
         new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
-        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True)
+        known = _warm(places, new)
+        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True, known=known)
     stored = Spec.parse(found.created.spec, where=f"log of {name!r}")
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
@@ -91,6 +95,23 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
         places=places, spec=current, store=store, trials=trials, code=_pickled(code), new=False,
         nothing_left=finished and (trials is None or trials == total),
     )
+
+
+def _warm(places: Places, spec: Spec) -> list[Known]:
+    """The results of the experiments that a new one starts from. Raises SpecError for one that says nothing about its space."""
+    known: list[Known] = []
+    for number, start in enumerate(spec.warm_start):
+        key = f"warm_start.{number}"
+        try:
+            history = replay(places.known(start.experiment)).history
+        except UserError as error:
+            raise SpecError(key, start.experiment, str(error)) from None
+        found, outside = known_from(history, spec, start, key)
+        if not found:
+            problem = f"has no trial in this space ({outside} lie outside)" if outside else "has no trial that ended"
+            raise SpecError(key, start.experiment, problem, "leave it out")
+        known += found
+    return known
 
 
 def _pickled(digest: str | None) -> tuple[str, str] | None:

@@ -20,6 +20,7 @@ from regrow.search.events import (
     Opened,
     Proposed,
     Reported,
+    Retired,
     Row,
     Saved,
     Started,
@@ -67,7 +68,7 @@ class Runs:
                 self._dirty.update(
                     dict.fromkeys(n for s in TrialState if not s.final for n in self.history.by_state[s])
                 )
-            case Proposed() | Started() | Began() | Ended() | Saved():
+            case Proposed() | Started() | Began() | Ended() | Saved() | Retired():
                 self._dirty[event.trial] = None
             case Reported():
                 self._dirty[event.trial] = None
@@ -135,13 +136,16 @@ class Runs:
         if any(a.message for a in trial.attempts):
             # Also where the last attempt has none: what an attempt before it said is there, and would stay.
             tags["regrow.reason"] = trial.attempts[-1].message or "-"
+        for change in trial.changes:  # parameters of a run cannot change in MLflow
+            source = "" if change.source is None else f" with the weights of trial {change.source}"
+            tags[f"regrow.after_step_{change.step:06}"] = json.dumps(change.config)[:4000] + source
         if trial.checkpoints:
             tags["regrow.checkpoint"] = trial.checkpoints[max(trial.checkpoints)].manifest
         return RunUpdate(
             key=name if generation == 0 else f"{name}.{generation}",
             name=name,
             start_ms=_ms(trial.attempts[0].t_started if trial.attempts else history.t_created),
-            params={key: _text(value) for key, value in trial.config.items()},
+            params={key: _text(value) for key, value in trial.proposed.items()},
             tags=tags,
             metrics=[
                 (metric, math.nan if value is None else value, row.step, _ms(row.t))

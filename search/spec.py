@@ -198,6 +198,22 @@ class Point(_Part):
     """What is known of it; None: it is tried."""
 
 
+class WarmStart(_Part):
+    """An earlier experiment, and how its space differs."""
+
+    experiment: str
+    """Its name."""
+    given: dict[str, Any] = {}
+    """What a parameter that it did not have was there, by dotted name."""
+    ignore: tuple[str, ...] = ()
+    """Parameters that only it had, and that made no difference."""
+
+
+def _warm_start(value: Any) -> Any:
+    """An experiment may be given by its name alone."""
+    return {"experiment": value} if isinstance(value, str) else value
+
+
 def _point(value: Any) -> Any:
     """A point may be written as the configuration alone."""
     return {"config": value} if isinstance(value, dict) and not {"config", "metrics"} >= set(value) else value
@@ -252,8 +268,8 @@ class Spec(_Part):
     """Configurations to try first, in this order; those with known metrics are only told to the sampler."""
     repeats: Annotated[Count, Field(ge=1)] = 1
     """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
-    warm_start: tuple[str, ...] = ()
-    """Earlier experiments of the same state root whose trials are told to the sampler."""
+    warm_start: tuple[Annotated[WarmStart, BeforeValidator(_warm_start)], ...] = ()
+    """Earlier experiments of the same state root whose trials are told to the sampler, as they are when this one begins."""
     resources: Resources = Resources()
     retries: Retries = Retries()
     checkpoint: Checkpointing = Checkpointing()
@@ -416,7 +432,7 @@ _FORMS = {
     "retries": "write a whole number, or unlimited",
     "constraints": "write a list of METRIC <= NUMBER",
     "points": "write a list of configurations, or of {config: ..., metrics: ...}",
-    "warm_start": "write a list of names",
+    "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
     "resources.memory": 'write a number of bytes, or text such as "2GiB"',
     "env": "write NAME: value, one a line",
 }

@@ -20,6 +20,7 @@ _SAMPLERS: Mapping[str, tuple[str, str]] = {
     "random": ("regrow.search.samplers.random_search", "RandomSearch"),
     "grid": ("regrow.search.samplers.grid", "GridSearch"),
     "tpe": ("regrow.search.samplers.tpe", "Tpe"),
+    "dehb": ("regrow.search.samplers.dehb", "Dehb"),
     "qmc": ("regrow.search.samplers.qmc", "Qmc"),
     "cmaes": ("regrow.search.samplers.cmaes", "CmaEs"),
     "bohb": ("regrow.search.samplers.bohb", "Bohb"),

@@ -6,6 +6,7 @@ densities are statsmodels' KDEMultivariate: a product of one-dimensional kernels
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,14 +60,13 @@ class Kde:
         """What is inactive gets the values of a random point of the same part where it is active; where it is active in
         none, a random value. So a parameter does not count against points without it."""
         full = data.copy()
-        for row in full:
-            while (missing := np.flatnonzero(np.isnan(row))).size:
-                known = np.flatnonzero(~np.isnan(data[:, missing[0]]))
-                if known.size:
-                    row[missing] = data[known[rng.randint(known.size)], missing]
-                else:
-                    n = self.levels[missing[0]]
-                    row[missing[0]] = rng.randint(n) if n else rng.random_sample()
+        for d, n in enumerate(self.levels):
+            rows, known = np.flatnonzero(np.isnan(full[:, d])), np.flatnonzero(~np.isnan(data[:, d]))
+            if known.size:
+                part, donors = full[rows], data[known[rng.randint(known.size, size=rows.size)]]
+                full[rows] = np.where(np.isnan(part), donors, part)
+            else:
+                full[rows, d] = rng.randint(n, size=rows.size) if n else rng.random_sample(rows.size)
         return full
 
     def _density(self, data: Floats) -> tuple[Floats, Floats]:
@@ -98,10 +98,12 @@ class Kde:
         exponent = np.zeros((len(points), len(data)))
         factor, weight = 1.0, np.ones((1, 1))
         for d, n in enumerate(self.levels):
-            here, there, width = points[:, d, None], data[None, :, d], widths[d]
+            width = widths[d]
             if n > 1:
-                weight = weight * np.where(here == there, 1 - width, width / (n - 1))
+                weight = weight * np.where(points[:, d, None] == data[None, :, d], 1 - width, width / (n - 1))
             elif not n:
-                exponent -= np.square((here - there) / width)
-                factor /= width * np.sqrt(2 * np.pi)
-        return np.asarray(factor * (weight * np.exp(exponent / 2)).mean(axis=1))
+                distance = np.subtract.outer(points[:, d] / width, data[:, d] / width)
+                exponent -= np.square(distance, out=distance)
+                factor /= width * math.sqrt(2 * math.pi)
+        exponent /= 2
+        return np.asarray(factor * (weight * np.exp(exponent, out=exponent)).mean(axis=1))

@@ -50,9 +50,9 @@ class CmaEs:
         restart: bool = True,
     ) -> None:
         whole = isinstance(popsize, int) and not isinstance(popsize, bool)
-        if popsize is not None and not (whole and popsize >= 2):
-            problem = "is below 2" if whole else "is not a whole number"
-            raise SpecError("search.cmaes.popsize", popsize, problem, "write 2 or more")
+        if popsize is not None and not (whole and popsize >= 4):  # its learning rates need two parents
+            problem = "is below 4" if whole else "is not a whole number"
+            raise SpecError("search.cmaes.popsize", popsize, problem, "write 4 or more")
         if not sigma0 > 0:
             raise SpecError("search.cmaes.sigma0", sigma0, "is not above 0", "write 0.3")
         self._flat = setting.space.flat

@@ -6,6 +6,7 @@ importing Optuna costs half a second there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from regrow.search.domains import Grid, Json
@@ -58,6 +59,7 @@ class Tpe:
         self._mode = setting.mode
         self._cells = Cells(setting.space, Grid)
         self._untold: list[Result] = []
+        self._earlier = 0
         self._model: Model | None = None
 
     def ask(self, number: int, seed: int) -> Proposal:
@@ -66,12 +68,15 @@ class Tpe:
             from regrow.search.samplers.tpe_model import Model
 
             self._model = Model(self._space, self._mode, self._options)
+            # Results of earlier experiments, whose numbers are -1, -2, ..., are the first rows.
+            self._earlier = sum(result.number < 0 for result in self._untold)
         for result in self._untold:
-            self._model.tell(result)
+            row = result.number + self._earlier if result.number >= 0 else -1 - result.number
+            self._model.tell(replace(result, number=row))
         self._untold.clear()
         fixed = self._cells.at(number % self._cells.count)
         config: dict[str, Json] = {}
-        with self._model.trial(number, seed % 2**32) as trial:
+        with self._model.trial(number + self._earlier, seed % 2**32) as trial:
             for parameter in self._space.flat:
                 if parameter.active(config):
                     name = parameter.name
@@ -81,5 +86,5 @@ class Tpe:
     def tell(self, result: Result) -> None:
         """A "running" one is remembered for `constant_liar`; "done" without a (finite or infinite) value, and
         "failed", teach nothing. Raises ValueError at the next `ask` if a trial ended in two different
-        ways."""
+        ways. Results of earlier experiments are told before the first `ask`."""
         self._untold.append(result)

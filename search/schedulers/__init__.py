@@ -18,8 +18,10 @@ _SCHEDULERS: Mapping[str, tuple[str, str]] = {
     "successive_halving": ("regrow.search.schedulers.successive_halving", "SuccessiveHalving"),
     "hyperband": ("regrow.search.schedulers.hyperband", "Hyperband"),
     "async_hyperband": ("regrow.search.schedulers.async_hyperband", "AsyncHyperband"),
+    "pasha": ("regrow.search.schedulers.pasha", "Pasha"),
     "median": ("regrow.search.schedulers.median", "Median"),
     "pbt": ("regrow.search.schedulers.pbt", "Pbt"),
+    "dehb": ("regrow.search.schedulers.dehb", "Dehb"),
     "resource_changing": ("regrow.search.schedulers.resource_changing", "ResourceChanging"),
     "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
 }

@@ -55,6 +55,8 @@ class Promotion(Bracket):
         self._arrivals = 0
 
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
+        if step not in self.open:
+            return Verdict(action="pause", why=f"rung {step} is the highest so far")
         rung = self.rungs[step]
         key: Key = (cost, self._arrivals, trial)
         place, n = rung.place(key), len(rung.reached) + 1
@@ -62,7 +64,7 @@ class Promotion(Bracket):
         why = f"place {place + 1} of {n} at rung {step}, {best} go on"
         higher = [s for s in self.open if s > step]
         next_here = not rung.waiting or key < rung.waiting[0]
-        if step in self.open and place < best and next_here and self._next(higher, complete=False) is None:
+        if place < best and next_here and self._next(higher, complete=False) is None:
             return Verdict(until=self.following(step), why=why)
         return Verdict(action="pause", why=why)
 

@@ -11,14 +11,15 @@ from regrow.search.schedulers.successive_halving import SuccessiveHalving
 from regrow.search.setting import Setting
 
 
-def brackets(max_steps: int, eta: int) -> list[list[tuple[int, int]]]:
+def brackets(max_steps: int, eta: int, min_steps: int = 1) -> list[list[tuple[int, int]]]:
     """The brackets of algorithm 1, s from s_max down to 0: [(n_i, r_i), ...], trials and steps of each rung.
 
     s_max = floor(log_eta(R)), n = ceil((s_max + 1) / (s + 1) * eta**s), n_i = floor(n * eta**-i), r_i = R * eta**(i - s),
-    in whole numbers: r_i is rounded, halves up. For max_steps = 81 and eta = 3 it is table 1 of the paper.
+    in whole numbers: r_i is rounded, halves up. For max_steps = 81 and eta = 3 it is table 1 of the paper. R is max_steps in
+    units of `min_steps`, which no r_i is below.
     """
     s_max = 0
-    while eta ** (s_max + 1) <= max_steps:
+    while eta ** (s_max + 1) * min_steps <= max_steps:
         s_max += 1
     found = []
     for s in range(s_max, -1, -1):

@@ -61,8 +61,7 @@ class ResourceChanging(Scheduler):
     def started(self, trial: int) -> None:
         """It runs, with what `width` said just before."""
         self._widths[trial] = self.width(trial)
-        if (started := getattr(self._base, "started", None)) is not None:
-            started(trial)
+        self._base.started(trial)
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
         """The base is told its own verdict where ours only widened the trial."""
@@ -70,7 +69,7 @@ class ResourceChanging(Scheduler):
             self._widths.pop(trial, None)
         if not self._due(trial, len(values)):
             return
-        if verdict.action == "restart" and verdict.source is None and verdict.config is None:
+        if verdict.action == "restart":
             own = self._base.decide(trial, values)
             verdict = own if own.action == "continue" else verdict
         self._base.tell(trial, values, verdict)
@@ -122,7 +121,7 @@ class ResourceChanging(Scheduler):
     def _share(self, running: int, but: int | None = None) -> int:
         if self.setting.trials is None or self._proposed < self.setting.trials:
             return 1
-        if self._base.promote(complete=True) is not None:
+        if self._base.promote(complete=True) not in (None, but):
             return 1
         return max(1, self._slots // max(1, running))
 

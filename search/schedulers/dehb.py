@@ -1,0 +1,39 @@
+"""The scheduler of `search: dehb`, whose proposals come with a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regrow.search.schedulers.base import Candidate, Final, Scheduler, Verdict
+from regrow.search.setting import Setting
+
+
+class Dehb(Scheduler):
+    """Stops a trial when it has done the steps that its sampler gave it, state["budget"]; without a budget it runs to its end."""
+
+    needs_max_steps = False
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._budgets: dict[int, int] = {}
+
+    def added(self, candidate: Candidate) -> None:
+        """Notes its budget."""
+        budget = candidate.state.get("budget")
+        if isinstance(budget, int):
+            self._budgets[candidate.trial] = budget
+
+    def ended(self, trial: int, how: Final) -> None:
+        """Forgets it."""
+        self._budgets.pop(trial, None)
+
+    def first(self, trial: int, after: int) -> int | None:
+        """The end of its budget, if that is below max_steps."""
+        budget = self._budgets.get(trial)
+        if budget is None or budget <= after or budget == self.setting.max_steps:
+            return None
+        return budget
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        """It stops."""
+        return Verdict(action="stop", why=f"its budget of {len(values)} steps is used")

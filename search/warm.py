@@ -1,0 +1,95 @@
+"""Warm start: what the trials of an earlier experiment say about the space of a new one."""
+
+from __future__ import annotations
+
+from regrow.search.domains import Constant, Json, value_key
+from regrow.search.errors import SpecError
+from regrow.search.events import Known
+from regrow.search.history import History, Trial
+from regrow.search.lifecycle import TrialState
+from regrow.search.options import nearest
+from regrow.search.schedulers import Final
+from regrow.search.spec import Spec, WarmStart
+
+_STATUS: dict[TrialState, Final] = {TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed"}
+
+
+def known_from(history: History, spec: Spec, start: WarmStart, key: str) -> tuple[list[Known], int]:
+    """The ended trials of `history` as results in the space of `spec`, and how many lie outside of it and are left out.
+
+    A parameter of the new space that the earlier one did not have needs a value in `start.given`; one that only the earlier
+    one had must be in `start.ignore`. Raises SpecError at `key` for spaces or metrics that cannot be compared.
+    """
+    _check(history, spec, start, key)
+    known, outside = [], 0
+    for trial in history.trials:
+        if not trial.state.final or trial.changes:  # a configuration that changed under way has no result of its own
+            continue
+        config = _mapped(trial, spec, start)
+        if config is None:
+            outside += 1
+        else:
+            known.append(_known(history, trial, spec, config))
+    return known, outside
+
+
+def _check(history: History, spec: Spec, start: WarmStart, key: str) -> None:
+    old, name = history.spec, start.experiment
+    modes = {metric.name: metric.mode for metric in old.metrics}
+    for metric in spec.metrics:
+        if modes.get(metric.name) != metric.mode:
+            there = ", ".join(f"{mode} {other}" for other, mode in modes.items())
+            problem = f"optimised {there}, this experiment {metric.mode} {metric.name}"
+            raise SpecError(key, name, problem, "name an experiment of the same metric")
+    before = {p.name for p in old.space.flat}
+    now = {p.name: p for p in spec.space.flat}
+    for unknown in (*start.given, *start.ignore):
+        names = set(now) if unknown in start.given else before
+        if unknown not in names:
+            raise SpecError(key, unknown, "is no parameter there", nearest(unknown, names))
+    for parameter in now.values():
+        if parameter.name not in before and parameter.name not in start.given and not isinstance(parameter.domain, Constant):
+            problem = f"had no parameter {parameter.name!r}"
+            raise SpecError(key, name, problem, f"say what it was there: given: {{{parameter.name}: ...}}")
+    for other in old.space.flat:
+        if other.name not in now and other.name not in start.ignore and not isinstance(other.domain, Constant):
+            problem = f"had a parameter {other.name!r} that this one has not"
+            raise SpecError(key, name, problem, f"if it made no difference, write ignore: [{other.name}]")
+
+
+def _mapped(trial: Trial, spec: Spec, start: WarmStart) -> dict[str, Json] | None:
+    """The trial's configuration in the new space, None if it lies outside of it."""
+    config: dict[str, Json] = {}
+    for parameter in spec.space.flat:
+        if not parameter.active(config):
+            continue
+        name, domain = parameter.name, parameter.domain
+        if name in trial.config:
+            value = trial.config[name]
+        elif name in start.given:
+            value = start.given[name]
+        elif isinstance(domain, Constant):
+            value = domain.value
+        else:
+            return None  # active here, and not there
+        if isinstance(domain, Constant) and value_key(value) != value_key(domain.value):
+            return None
+        if not domain.contains(value):
+            return None
+        config[name] = value
+    return config
+
+
+def _known(history: History, trial: Trial, spec: Spec, config: dict[str, Json]) -> Known:
+    last = trial.rows[-1].metrics if trial.rows else {}
+    values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
+    name = spec.objective.name
+    curve = [(row.step, v) for row in trial.rows if (v := row.metrics.get(name)) is not None]
+    numbers = [v for _, v in curve]
+    status = _STATUS[trial.state]
+    return Known(
+        config=config, status=status if numbers or status == "failed" else "failed",
+        value=(max(numbers) if spec.objective.mode == "max" else min(numbers)) if numbers else None,
+        values=values if len(values) == len(spec.metrics) > 1 else None,
+        curve=curve, origin=f"{history.spec.name}:{trial.number}",
+    )
