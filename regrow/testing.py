@@ -44,6 +44,7 @@ __all__ = [
     "check_resumes",
     "check_sampler",
     "check_scheduler",
+    "decisions",
     "simulate",
 ]
 
@@ -142,11 +143,11 @@ def check_log(events: Sequence[AnyEvent]) -> None:
 def check_resumes(spec: Spec, objective: Objective) -> None:
     """An experiment on one worker that is killed at any event and resumed from its log takes the same decisions."""
     whole = _to_the_end(spec, objective, 1, ())
-    wanted = _decisions(whole.events)
+    wanted = decisions(whole.events)
     for place in range(1, len(whole.events)):
         run = Simulation(spec=spec, objective=objective, workers=1).open(whole.events[:place])
         run.run(most_events=50 * len(whole.events))
-        found = _decisions(run.events)
+        found = decisions(run.events)
         different = next((n for n, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), min(len(found), len(wanted)))
         assert found == wanted, f"killed after event {place}, decision {different + 1} differs: {found[different:][:1]}"
 
@@ -160,7 +161,7 @@ def _to_the_end(spec: Spec, objective: Objective, workers: int, machines: Sequen
     return run
 
 
-def _decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
+def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
     """What was decided, without times, attempts and checkpoints, which differ where work had to be done again."""
     found: list[tuple[object, ...]] = []
     for event in events:

@@ -85,10 +85,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clone:
-    """Another trial's checkpoints from which a trial is to go on, as its own of `step`; `manifests` newest first."""
+    """Another trial's checkpoints from which a trial is to go on, as its own of `step`; `manifests` newest first.
+
+    `attempt` is the one in which that was decided; what it still saves are the weights that are to be replaced.
+    """
 
     source: int
     step: int
+    attempt: int
     manifests: list[str]
 
 
@@ -174,6 +178,7 @@ class History:
         self.since_best = 0
         """Trials that ended since the best value last improved, as `stop: {plateau: ...}` counts it."""
         self._plateau_from: float | None = None
+        self._cloning: set[int] = set()
         self.orphans: list[tuple[int, int]] = []
         """(trial, attempt) left open by a driver that is gone."""
         self.best: int | None = None
@@ -214,7 +219,7 @@ class History:
     @property
     def pinned(self) -> set[str]:
         """Checkpoints from which another trial is about to go on."""
-        return {manifest for trial in self.trials if trial.clone for manifest in trial.clone.manifests}
+        return {m for number in self._cloning if (clone := self.trials[number].clone) for m in clone.manifests}
 
     @property
     def front(self) -> list[int]:
@@ -322,7 +327,7 @@ class History:
         for step in [s for s in trial.checkpoints if s > event.restored]:
             self._forget(trial, step)
         if trial.clone is not None and event.restored < trial.clone.step:
-            trial.clone = None  # none of the other trial's checkpoints could be read
+            self._cloned(trial)  # none of the other trial's checkpoints could be read
         if trial.best is not None and trial.best[1] > event.restored:
             trial.best = None
             for row in trial.rows:
@@ -357,7 +362,8 @@ class History:
             trial.config = trial.config if event.config is None else event.config
             trial.changes.append(Change(step=event.step, config=trial.config, source=event.source))
         if event.source is not None:
-            trial.clone = Clone(source=event.source, step=event.step, manifests=list(event.manifests))
+            self._cloning.add(trial.number)
+            trial.clone = Clone(source=event.source, step=event.step, attempt=event.attempt, manifests=list(event.manifests))
 
     def _retired(self, event: Retired) -> None:
         trial = self._trial(event.trial, "be given up")
@@ -375,9 +381,10 @@ class History:
         if event.source is not None:
             owner = trial.clone.source if trial.clone is not None else event.trial
             self.borrowed[event.manifest] = self.borrowed.get(event.source, owner)
-        if trial.clone is not None and event.step >= trial.clone.step:
-            trial.stale = trial.clone.step
-            trial.clone = None
+        if trial.clone is not None and event.attempt > trial.clone.attempt:
+            # Where no clone could be read it went on from its own weights: then these are not stale.
+            trial.stale = trial.stale if event.source is None else trial.clone.step
+            self._cloned(trial)
 
     def _dropped(self, event: Dropped) -> None:
         trial = self._trial(event.trial, "drop a checkpoint")
@@ -425,13 +432,18 @@ class History:
         self.held.discard(trial.number)
         (self.leaving.add if held else self.leaving.discard)(trial.number)
 
+    def _cloned(self, trial: Trial) -> None:
+        """It waits for no other trial's checkpoint any more."""
+        trial.clone = None
+        self._cloning.discard(trial.number)
+
     def _forget(self, trial: Trial, step: int) -> None:
         self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)
 
     def _finish(self, trial: Trial) -> None:
         """It ended for good."""
         self._hold(trial, held=False)
-        trial.clone = None
+        self._cloned(trial)
         best = self.trials[self.best].best if self.best is not None else None
         plateau = self.spec.stop.plateaus()
         tolerance = min((p.tolerance for p in plateau), default=0.0)

@@ -23,6 +23,7 @@ _SCHEDULERS: Mapping[str, tuple[str, str]] = {
     "pbt": ("regrow.search.schedulers.pbt", "Pbt"),
     "dehb": ("regrow.search.schedulers.dehb", "Dehb"),
     "resource_changing": ("regrow.search.schedulers.resource_changing", "ResourceChanging"),
+    "pb2": ("regrow.search.schedulers.pb2", "Pb2"),
     "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
 }
 

@@ -44,10 +44,10 @@ class Scheduler:
     """Decides at certain steps what becomes of a trial, and which paused trial goes on. By default: every trial runs to its end.
 
     What it knows is a fold over `opened`, `added`, `started`, `tell`, `dropped` and `ended`, so that it is rebuilt by
-    replaying the log; the other methods (`first`, `decide`, `promote`, `surplus`, `width`) are queries: they change nothing and depend on nothing
-    but what was told (no clock, no chance but from `setting.seed`). Made with a Setting; its options are the keyword-only
-    parameters of its class. `values` are the objective by step: `values[s - 1]` at step s, the last one at the decision's
-    step; never NaN. They belong to the planner and must not be kept or changed.
+    replaying the log; the other methods (`first`, `decide`, `promote`, `surplus`, `width`) are queries: they change nothing
+    and depend on nothing but what was told (no clock, no chance but from `setting.seed`). Made with a Setting; its options
+    are the keyword-only parameters of its class. `values` are the objective by step: `values[s - 1]` at step s, the last one
+    at the decision's step; never NaN. They belong to the planner and must not be kept or changed.
     """
 
     needs_max_steps = True

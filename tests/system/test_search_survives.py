@@ -1,0 +1,101 @@
+"""Schedulers that pause and clone, on a real cluster whose driver is killed: what they decide is what a simulation decides."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.infra.places import Places, read_events, replay
+from regrow.search.events import AnyEvent, Saved
+from regrow.search.simulator import FunctionObjective, simulate
+from regrow.search.spec import Spec
+from regrow.search.verify import verify
+from regrow.tasks import checkpoints
+from regrow.testing import decisions
+from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+
+TRAIN = """
+import json, math, time
+
+
+def train(trial):
+    path = json.loads((trial.restored / "path.json").read_text()) if trial.restored else []
+    x = trial.config["x"]
+    for step in trial.steps():
+        time.sleep(SECONDS)
+        path.append([trial.number, step, x])
+        score = round(x * (1 - math.exp(-step / 4)), 9)
+        trial.report({"score": score}, checkpoint=lambda folder: (folder / "path.json").write_text(json.dumps(path)))
+"""
+
+
+def score(config: dict[str, Any], step: int) -> float:
+    """What TRAIN reports."""
+    return round(float(config["x"]) * (1 - math.exp(-step / 4)), 9)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "trials", "max_steps"),
+    [("hyperband", 8, 9), ({"pbt": {"perturbation_interval": 2}}, 5, 6)],
+    ids=["hyperband", "pbt"],
+)
+def test_a_killed_experiment_decides_what_an_uninterrupted_one_decides(
+    desk: Desk, tmp_path: Path, schedule: Any, trials: int, max_steps: int
+) -> None:
+    file = desk.write(
+        "paused", train=TRAIN, schedule=schedule, trials=trials, max_steps=max_steps, concurrency=1, seconds=0.05,
+        space={"x": {"uniform": [0.1, 1.0]}},
+    )
+    spec = Spec.parse(json.loads(file.read_text()))
+    wanted = simulate(spec, FunctionObjective(function=score, spec=spec), workers=1)
+    assert wanted.history.closed is not None
+
+    process = desk.start("run", file)
+    desk.await_events("paused", "decided", 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+    assert len(decisions(wanted.events)) > sum(e["event"] in ("proposed", "decided", "retired") for e in desk.events("paused"))
+
+    desk.run("resume", "paused")
+    places = Places.at(str(desk.folder / ".regrow"))
+    events = read_events(places.store("paused"))
+    assert verify(events).difference is None
+    assert decisions(events) == decisions(wanted.events)
+    history = replay(places.store("paused")).history
+    assert [trial.values for trial in history.trials] == [trial.values for trial in wanted.history.trials]
+    if schedule != "hyperband":
+        assert any(trial.changes for trial in history.trials), "nobody was exploited, so nothing was tried here"
+    for trial in history.trials:
+        weights = tmp_path / f"weights-{trial.number}"
+        newest = [c.manifest for _, c in sorted(trial.checkpoints.items(), reverse=True)]
+        assert checkpoints.restore(places.store("paused"), newest, weights).skipped == []
+        assert json.loads((weights / "path.json").read_text()) == _path(
+            history.trials, _clones(events), trial.number, max(trial.checkpoints)
+        )
+
+
+def _clones(events: list[AnyEvent]) -> dict[tuple[int, int], tuple[int, int]]:
+    """(trial, step) of each clone: trial and step of the checkpoint that it was made of."""
+    clones = {}
+    for event in events:
+        if isinstance(event, Saved) and event.source is not None:
+            _, source, _, file = event.source.split("/")
+            clones[event.trial, event.step] = int(source), int(Path(file).stem)
+    return clones
+
+
+def _path(trials: Any, clones: dict[tuple[int, int], tuple[int, int]], number: int, until: int) -> list[list[float]]:
+    """Through which trials, steps and configurations the weights of a trial at a step have gone, by the log."""
+    changes = [change for change in trials[number].changes if change.step < until]
+    if not changes:
+        return [[number, step, trials[number].proposed["x"]] for step in range(1, until + 1)]
+    last = changes[-1]
+    before = clones[number, last.step] if last.source is not None else (number, last.step)
+    own = [[number, step, last.config["x"]] for step in range(last.step + 1, until + 1)]
+    return _path(trials, clones, *before) + own
