@@ -15,7 +15,9 @@ from typing import Any
 
 from regrow.search import samplers
 from regrow.search.domains import Json
+from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Decided, Proposed, Retired, decode, encode, is_decision
+from regrow.search.lifecycle import IllegalMove
 from regrow.search.planner import Planner, seed_for
 from regrow.search.samplers import Proposal, Result, Sampler
 from regrow.search.schedulers import Candidate, Scheduler, Verdict
@@ -79,14 +81,26 @@ def check_sampler(search: object, space: Mapping[str, Any] | None = None, *, tri
         assert again == proposal, f"trial {number}: told the same in another order, {search} proposes {again}, not {proposal}"
         if proposal is None:
             return
-        setting.space.point(proposal.config, f"trial {number}")
-        assert json.loads(json.dumps(proposal.state)) == proposal.state, f"trial {number}: its state is not JSON"
+        _check_proposal(setting.space, proposal, f"trial {number}")
         begun = Result(number=number, config=proposal.config, state=proposal.state, status="running")
         told[number] = begun
         sampler.tell(begun)
         if number >= 3:
             told[number - 3] = _ended(told[number - 3])
             sampler.tell(told[number - 3])
+
+
+def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
+    try:
+        space.point(proposal.config, what)
+    except SpecError as error:
+        raise AssertionError(f"{what}: no configuration of the space: {error}") from None
+    for part, value in (("configuration", proposal.config), ("state", proposal.state)):
+        try:
+            same = json.loads(json.dumps(value)) == value
+        except (TypeError, ValueError):
+            same = False
+        assert same, f"{what}: its {part} is not JSON: {value}"
 
 
 def _ended(result: Result) -> Result:
@@ -153,8 +167,11 @@ def check_resumes(spec: Spec, objective: Objective) -> None:
 
 
 def _to_the_end(spec: Spec, objective: Objective, workers: int, machines: Sequence[Availability]) -> Simulation:
-    run = Simulation(spec=spec, objective=objective, workers=workers, availability=machines).open()
-    run.run(most_events=200 * spec.total * (spec.max_steps or 1))
+    run = Simulation(spec=spec, objective=objective, workers=workers, availability=machines)
+    try:
+        run.open().run(most_events=200 * spec.total * (spec.max_steps or 1))
+    except (SpecError, IllegalMove, RuntimeError) as error:
+        raise AssertionError(f"with {workers} workers, at {run.now:g} s: {error}") from error
     assert run.history.closed is not None, f"it does not come to an end with {workers} workers: {run.history.counts}"
     left = [trial.number for trial in run.history.trials if not trial.state.final]
     assert not left or run.history.closing is not None, f"with {workers} workers, trials {left} never ended"

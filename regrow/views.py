@@ -120,6 +120,20 @@ def _waste(found: dict[str, waste.Waste]) -> dict[str, dict[str, float]]:
     }
 
 
+def schedule(history: History, number: int, until: int) -> dict[str, Any]:
+    """The keys of a specification with which one trial trains as trial `number` was trained up to step `until`: with the
+    configurations of all whose weights it took over, in turn.
+    """
+    path = history.path(number, until)
+    policy = [[step, path[step]] for step in range(1, len(path)) if path[step] != path[step - 1]]
+    return {
+        "points": [history.spec.space.nest(path[0])],
+        "schedule": {"pbt_replay": {"policy": policy}} if policy else "fifo",
+        "trials": 1,
+        "max_steps": len(path),
+    }
+
+
 def points(history: History) -> Iterator[dict[str, Any]]:
     """Every (trial, step) once, with the attempt that reported it and its metrics."""
     for trial in history.trials:

@@ -7,7 +7,7 @@ the history (starting, stopping, proposing) is decided in `planner.py`.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regrow.search.constraints import Constraint
@@ -74,13 +74,14 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a decision changed of a trial: from the step after `step` on it has `config`, and the weights of trial `source`
-    (None: its own).
+    """What a decision changed of a trial: from the step after `step` on it has `config`, and the weights that trial `source`
+    had after `source_step` (None: its own, also where the source's could not be read).
     """
 
     step: int
     config: dict[str, Any]
     source: int | None = None
+    source_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,19 @@ class History:
             if not any(theirs != ours and all(a <= b for a, b in zip(theirs, ours, strict=True)) for _, theirs in found)
         ]
 
+    def path(self, number: int, until: int) -> list[dict[str, Any]]:
+        """With which configuration each of the steps was done that led to a trial's weights at step `until`, in order.
+
+        Through clones it leads into other trials, so there may be more or fewer of them than `until`.
+        """
+        own: list[dict[str, Any]] = []
+        for change in reversed([c for c in self.trials[number].changes if c.step < until]):
+            own = [change.config] * (until - change.step) + own
+            until = change.step
+            if change.source is not None and change.source_step is not None:
+                return self.path(change.source, change.source_step) + own
+        return [self.trials[number].proposed] * until + own
+
     @property
     def counts(self) -> dict[TrialState, int]:
         """Number of trials in each state."""
@@ -380,6 +394,7 @@ class History:
         attempt.saved = event.step
         if event.source is not None:
             owner = trial.clone.source if trial.clone is not None else event.trial
+            self._note_clone(trial, event.source)
             self.borrowed[event.manifest] = self.borrowed.get(event.source, owner)
         if trial.clone is not None and event.attempt > trial.clone.attempt:
             # Where no clone could be read it went on from its own weights: then these are not stale.
@@ -431,6 +446,12 @@ class History:
         trial.held = held
         self.held.discard(trial.number)
         (self.leaving.add if held else self.leaving.discard)(trial.number)
+
+    def _note_clone(self, trial: Trial, manifest: str) -> None:
+        if trial.clone is not None and trial.changes:
+            there = self.trials[trial.clone.source].checkpoints
+            step = next((step for step, saved in there.items() if saved.manifest == manifest), None)
+            trial.changes[-1] = replace(trial.changes[-1], source_step=step)
 
     def _cloned(self, trial: Trial) -> None:
         """It waits for no other trial's checkpoint any more."""

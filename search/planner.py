@@ -13,6 +13,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from regrow.search import samplers, schedulers
+from regrow.search.errors import SpecError
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -32,6 +33,7 @@ from regrow.search.events import (
 )
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
+from regrow.search.options import chosen
 from regrow.search.samplers import Result, Sampler
 from regrow.search.schedulers import Candidate, Final, Scheduler, Verdict
 from regrow.search.spec import Stop
@@ -150,6 +152,9 @@ class Planner:
             if attempt is None or attempt.until is None:
                 continue
             verdict = self._scheduling.decide(number, _until(trial, attempt.until))
+            if verdict.until is not None and verdict.until <= attempt.until:
+                problem = f"decides on trial {number} at step {attempt.until} to decide again at step {verdict.until}"
+                raise SpecError("schedule", chosen(self.history.spec.schedule), problem, "`until` is a later step")
             return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
 
@@ -236,6 +241,9 @@ class Planner:
             number = self._scheduling.promote(complete=self._complete)
             if number in history.leaving:
                 return None  # its slot is about to be free; nobody else takes its turn
+            if number is not None and number not in history.held:
+                problem = f"promotes trial {number}, which is not paused"
+                raise SpecError("schedule", chosen(history.spec.schedule), problem, "promote what it was told to have paused")
         if number is not None:
             return self._started(now, history.trials[number])
         number = len(history.trials)
@@ -274,7 +282,7 @@ class Planner:
         proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is None:
             self._exhausted = True
-            return self._retire(now) or self._close(now)
+            return self._retire(now) or self._close(now) or self._start(now)
         return Proposed(t=now, trial=number, config=dict(proposal.config), state=dict(proposal.state))
 
     @property
@@ -326,7 +334,7 @@ class Planner:
 
     def _clone_of(self, event: AnyEvent) -> int | None:
         """The trial whose checkpoints this event may release, as another one waited for them."""
-        if isinstance(event, Saved | Began | Ended) and 0 <= event.trial < len(self.history.trials):
+        if isinstance(event, Saved | Began | Ended | Retired) and 0 <= event.trial < len(self.history.trials):
             clone = self.history.trials[event.trial].clone
             return clone.source if clone is not None else None
         return None

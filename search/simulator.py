@@ -128,9 +128,9 @@ class Simulation:
         while self.history.closed is None and (most_events is None or len(self.events) < most_events):
             if not self._queue:
                 raise RuntimeError("every worker is gone for good, and the experiment is not finished")
-            t, _, act = heapq.heappop(self._queue)
-            if most_seconds is not None and t > most_seconds:
+            if most_seconds is not None and self._queue[0][0] > most_seconds:
                 break
+            t, _, act = heapq.heappop(self._queue)
             self.now = max(self.now, t)
             act()
         return self

@@ -37,7 +37,8 @@ class Trial:
     """One attempt at one configuration.
 
     Attributes: `config`, the parameters, nested as the space is; `number`, counted from 0; `attempt`, counted from 1;
-    `seed`, a 32-bit number that is the same in every attempt; `restored`, a local folder with the checkpoint to go on
+    `seed`, a 32-bit number that is the same in every attempt; `width`, how many slots' worth of resources the attempt has;
+    `restored`, a local folder with the checkpoint to go on
     from, or None; `log`, a logger whose lines appear with the trial in Prefect.
     """
 
@@ -55,6 +56,7 @@ class Trial:
         self.number = assignment.trial
         self.attempt = assignment.attempt
         self.seed = assignment.seed
+        self.width = assignment.width
         self.restored = restored
         self.log = logging.getLogger(f"regrow.trial.{assignment.trial}")
         self._job, self._reporter, self._writer = job, reporter, writer

@@ -85,6 +85,9 @@ def best(
     save: Annotated[
         Path | None, typer.Option("--save", help="Write its checkpoint's files into this new folder", show_default=False)
     ] = None,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="Print the schedule of configurations that led to it, to be replayed by one trial")
+    ] = False,
 ) -> None:
     """Print the best configuration, ready to paste."""
     places = Places.at(state)
@@ -92,8 +95,13 @@ def best(
     view = views.best(history)
     if save is not None:
         _save_checkpoint(places, name, view, save)
+    if schedule and view is not None:
+        view = views.schedule(history, view["trial"], view["step"])
     if as_json:
         print(json.dumps(view))
+    elif schedule and view is not None:
+        for key, written in view.items():
+            print(f"{key}: {json.dumps(written)}")
     elif view is None:
         print(f"no trial of {name} has reported anything yet")
     else:

@@ -19,6 +19,9 @@ from regrow.search.setting import Setting
 if TYPE_CHECKING:
     from regrow.search.samplers.cmaes_model import Generation, Start
 
+HUGE = 1e300
+"""What an infinite value counts as: the library subtracts values."""
+
 
 class CmaEs:
     """CMA-ES (Hansen, 2016, arXiv:1604.00772), with populations that need not wait for each other.
@@ -106,7 +109,7 @@ class CmaEs:
             if self._generation and generation <= self._generation.number and number == min(noted):
                 self._generation = None  # told late: what was folded without it is folded again
         if (value := ended_value(result)) is not None:
-            self._values.setdefault(generation, {})[number] = self._setting.sign * value
+            self._values.setdefault(generation, {})[number] = min(max(self._setting.sign * value, -HUGE), HUGE)
 
     def _folded(self) -> Generation:
         """The newest generation that a told trial is of. Kept between proposals: 10,000 trials are 1,200 updates."""

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from regrow.infra.places import Places, read_events, replay
-from regrow.search.events import AnyEvent, Saved
 from regrow.search.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.search.verify import verify
@@ -75,27 +74,5 @@ def test_a_killed_experiment_decides_what_an_uninterrupted_one_decides(
         weights = tmp_path / f"weights-{trial.number}"
         newest = [c.manifest for _, c in sorted(trial.checkpoints.items(), reverse=True)]
         assert checkpoints.restore(places.store("paused"), newest, weights).skipped == []
-        assert json.loads((weights / "path.json").read_text()) == _path(
-            history.trials, _clones(events), trial.number, max(trial.checkpoints)
-        )
-
-
-def _clones(events: list[AnyEvent]) -> dict[tuple[int, int], tuple[int, int]]:
-    """(trial, step) of each clone: trial and step of the checkpoint that it was made of."""
-    clones = {}
-    for event in events:
-        if isinstance(event, Saved) and event.source is not None:
-            _, source, _, file = event.source.split("/")
-            clones[event.trial, event.step] = int(source), int(Path(file).stem)
-    return clones
-
-
-def _path(trials: Any, clones: dict[tuple[int, int], tuple[int, int]], number: int, until: int) -> list[list[float]]:
-    """Through which trials, steps and configurations the weights of a trial at a step have gone, by the log."""
-    changes = [change for change in trials[number].changes if change.step < until]
-    if not changes:
-        return [[number, step, trials[number].proposed["x"]] for step in range(1, until + 1)]
-    last = changes[-1]
-    before = clones[number, last.step] if last.source is not None else (number, last.step)
-    own = [[number, step, last.config["x"]] for step in range(last.step + 1, until + 1)]
-    return _path(trials, clones, *before) + own
+        path = [entry[2] for entry in json.loads((weights / "path.json").read_text())]
+        assert path == [config["x"] for config in history.path(trial.number, max(trial.checkpoints))]
