@@ -381,7 +381,7 @@ class History:
 
     def _retired(self, event: Retired) -> None:
         trial = self._trial(event.trial, "be given up")
-        if not trial.held:
+        if event.trial not in self.held:
             raise IllegalMove(event.trial, trial.state, "be given up: the scheduler did not pause it")
         self._move(trial, Move.STOP)
         self._finish(trial)

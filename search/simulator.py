@@ -127,7 +127,9 @@ class Simulation:
         """
         while self.history.closed is None and (most_events is None or len(self.events) < most_events):
             if not self._queue:
-                raise RuntimeError("every worker is gone for good, and the experiment is not finished")
+                there = sum(self._machine(number).up(self.now) for number in range(self.workers))
+                what = f"nothing happens any more on {there} workers" if there else "every worker is gone for good"
+                raise RuntimeError(f"{what}, and the experiment is not finished")
             if most_seconds is not None and self._queue[0][0] > most_seconds:
                 break
             t, _, act = heapq.heappop(self._queue)

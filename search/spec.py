@@ -310,6 +310,9 @@ class Spec(_Part):
             Constraint.parse(text, f"constraints.{place}")
         if not self.own_scheduler:
             schedulers.make(self.schedule, self.setting)
+        if (chosen(self.search) == "dehb") != (chosen(self.schedule) == "dehb"):
+            problem, hint = "is half of an algorithm", "write both search: dehb and schedule: dehb"
+            raise SpecError(key="search", value=chosen(self.search), problem=problem, hint=hint)
         cells = self._check_search()
         if self.trials is None and cells is None:
             raise SpecError(key="trials", value=None, problem="is missing", hint="write the total number of trials")
@@ -383,8 +386,8 @@ class Spec(_Part):
 
     @property
     def own_sampler(self) -> bool:
-        """Whether the sampler is a user's own, given by its import path."""
-        return _is_path(self.search)
+        """Whether the sampler is a user's own, given by its import path (or by that of an Optuna sampler)."""
+        return _is_path(self.search) or chosen(self.search) == "optuna"
 
     @property
     def own_scheduler(self) -> bool:
@@ -402,6 +405,7 @@ class Spec(_Part):
 
     def check_imports(self) -> None:
         """Makes a sampler and a scheduler of the user's own, which reading a log does not. Raises SpecError."""
+        samplers.check_installed(self.search)
         samplers.make(self.search, self.setting)
         schedulers.make(self.schedule, self.setting)
 

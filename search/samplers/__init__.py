@@ -7,6 +7,7 @@ The modules are imported when their sampler is asked for: a spec that says "rand
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, cast
 
 from regrow.search.errors import SpecError
@@ -30,6 +31,7 @@ _SAMPLERS: Mapping[str, tuple[str, str]] = {
     "gp": ("regrow.search.samplers.gp", "Gp"),
     "optuna": ("regrow.search.samplers.optuna_study", "OptunaStudy"),
 }
+NAMES = tuple(_SAMPLERS)
 
 
 def make(search: object, setting: Setting) -> Sampler:
@@ -44,6 +46,13 @@ def make(search: object, setting: Setting) -> Sampler:
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
         raise SpecError("search", name, f"cannot take {what} into account", "write search: tpe, nsga2 or random")
     return cast("Sampler", build(make_it, options, key=f"search.{name}", setting=setting))
+
+
+def check_installed(search: object) -> None:
+    """Raises SpecError for a sampler whose library is not installed here; reading a log needs none."""
+    name, _ = split(search, key="search", known=_SAMPLERS)
+    if name == "gp" and find_spec("torch") is None:
+        raise SpecError("search", name, "needs PyTorch, which is not installed", "pip install 'regrow[torch]'")
 
 
 def size(search: object, setting: Setting) -> int | None:

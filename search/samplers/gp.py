@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from regrow.search.errors import SpecError
@@ -20,14 +19,12 @@ class Gp(StudySampler):
 
     Random until `n_startup_trials` are done. `deterministic_objective`: the metric has no noise. Learns from trials
     that are done, not from stopped ones. A proposal costs the cube of their number: for some hundreds. Parameters that
-    not every trial has are drawn at random. Raises SpecError if PyTorch is not installed.
+    not every trial has are drawn at random.
     """
 
     def __init__(
         self, setting: Setting, *, n_startup_trials: int = 10, deterministic_objective: bool = False
     ) -> None:
-        if find_spec("torch") is None:
-            raise SpecError("search", "gp", "needs PyTorch, which is not installed", "pip install 'regrow[torch]'")
         if n_startup_trials < 1:
             raise SpecError("search.gp.n_startup_trials", n_startup_trials, "is below 1", "write 10")
         self._startup, self._deterministic = n_startup_trials, deterministic_objective

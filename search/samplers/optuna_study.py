@@ -118,6 +118,8 @@ class TpeStudy(StudySampler):
     """
 
     def __init__(self, setting: Setting, **options: Any) -> None:
+        if options.get("group") and options.get("multivariate") is None:
+            options = options | {"multivariate": True}
         self._options = options
         super().__init__(setting, self._made)
 

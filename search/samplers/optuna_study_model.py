@@ -231,12 +231,14 @@ def _trial(place: int, state: TrialState, **known: Any) -> FrozenTrial:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Optuna's notes and warnings (of experimental options), whose levels are the user's process's."""
+    """Without Optuna's notes and warnings (of experimental options, of infinite values), which would come with every
+    proposal; their levels are the user's process's."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
+            warnings.simplefilter("ignore", UserWarning)
             yield
     finally:
         optuna.logging.set_verbosity(verbosity)

@@ -13,6 +13,7 @@ from regrow.search.domains import Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
+from regrow.search.samplers.optuna_study import TpeStudy
 from regrow.search.setting import Setting
 
 if TYPE_CHECKING:
@@ -27,8 +28,11 @@ class Tpe:
     takes cell n mod the cells. The options are Optuna's, with its defaults: random proposals until
     `n_startup_trials` have ended, `n_ei_candidates` candidates a proposal, `multivariate` (None: Optuna
     decides, which is yes), `group`ed subspaces for conditional spaces, `constant_liar`, which keeps away
-    from running trials.
+    from running trials. With several metrics (Ozaki et al., GECCO 2020) or constraints the proposals are those of an
+    Optuna study as it is, which costs more: 0.1 s at 1,000 trials.
     """
+
+    several = True
 
     def __init__(
         self,
@@ -55,6 +59,9 @@ class Tpe:
             "group": group,
             "constant_liar": constant_liar,
         }
+        # Several metrics and constraints are Optuna's own business: its study, and not our columns.
+        several = len(setting.modes) > 1 or setting.constraints > 0
+        self._study = TpeStudy(setting, **self._options) if several else None
         self._space = setting.space
         self._mode = setting.mode
         self._cells = Cells(setting.space, Grid)
@@ -64,6 +71,8 @@ class Tpe:
 
     def ask(self, number: int, seed: int) -> Proposal:
         """Never None. `seed` counts modulo 2**32, which is what numpy's generator takes."""
+        if self._study is not None:
+            return self._study.ask(number, seed)
         if self._model is None:
             from regrow.search.samplers.tpe_model import Model
 
@@ -87,4 +96,7 @@ class Tpe:
         """A "running" one is remembered for `constant_liar`; "done" without a (finite or infinite) value, and
         "failed", teach nothing. Raises ValueError at the next `ask` if a trial ended in two different
         ways. Results of earlier experiments are told before the first `ask`."""
-        self._untold.append(result)
+        if self._study is not None:
+            self._study.tell(result)
+        else:
+            self._untold.append(result)

@@ -26,6 +26,7 @@ _SCHEDULERS: Mapping[str, tuple[str, str]] = {
     "pb2": ("regrow.search.schedulers.pb2", "Pb2"),
     "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
 }
+NAMES = tuple(_SCHEDULERS)
 
 
 def make(schedule: object, setting: Setting) -> Scheduler:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from regrow.search.errors import SpecError
 from regrow.search.samplers.random_search import uniform_draw
 from regrow.search.schedulers.asha import Asha, made
-from regrow.search.schedulers.rungs import Bracket, rung_steps
+from regrow.search.schedulers.rungs import Bracket, check_brackets, rung_steps
 from regrow.search.setting import Setting
 
 
@@ -29,9 +28,7 @@ class AsyncHyperband(Asha):
         type: str = "stopping",  # noqa: A002  # the option's name
     ) -> None:
         steps = rung_steps("async_hyperband", setting.max_steps or 0, grace_period, reduction_factor)
-        if brackets is not None and (isinstance(brackets, bool) or brackets not in range(1, len(steps) + 2)):
-            problem = f"is not between 1 and {len(steps) + 1}"
-            raise SpecError("schedule.async_hyperband.brackets", brackets, problem, "leave it out for all")
+        check_brackets("async_hyperband", brackets, len(steps) + 1)
         super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
         count = len(steps) + 1 if brackets is None else brackets
         self._brackets = [made(type, steps[b:], reduction_factor, "async_hyperband") for b in range(count)]

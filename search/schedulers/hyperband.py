@@ -5,8 +5,7 @@ Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimizat
 
 from __future__ import annotations
 
-from regrow.search.errors import SpecError
-from regrow.search.schedulers.rungs import check_factor
+from regrow.search.schedulers.rungs import check_brackets, check_factor
 from regrow.search.schedulers.successive_halving import SuccessiveHalving
 from regrow.search.setting import Setting
 
@@ -42,7 +41,5 @@ class Hyperband(SuccessiveHalving):
         check_factor("hyperband", reduction_factor)
         super().__init__(setting, reduction_factor=reduction_factor)
         planned = _planned(setting.max_steps or 1, reduction_factor)
-        if brackets is not None and (isinstance(brackets, bool) or brackets not in range(1, len(planned) + 1)):
-            problem = f"is not between 1 and {len(planned)}"
-            raise SpecError("schedule.hyperband.brackets", brackets, problem, "leave it out for all")
+        check_brackets("hyperband", brackets, len(planned))
         self._plans = [(plan[0][0], [step for _, step in plan[:-1]]) for plan in planned[:brackets]]

@@ -38,6 +38,14 @@ def check_factor(name: str, reduction_factor: int) -> None:
         )
 
 
+def check_brackets(name: str, brackets: int | None, most: int) -> None:
+    """Raises SpecError for a number of brackets that isn't a whole one from 1 to `most`; None is for all."""
+    whole = isinstance(brackets, int) and not isinstance(brackets, bool)
+    if brackets is not None and not (whole and 1 <= brackets <= most):
+        problem = f"is not a whole number from 1 to {most}"
+        raise SpecError(f"schedule.{name}.brackets", brackets, problem, "leave it out for all")
+
+
 class Rung:
     """The trials that reached a step, best first, and those of them that wait there to be promoted."""
 

@@ -26,6 +26,8 @@ class Halving(Bracket):
         super().__init__(steps, eta)
         self.size = size
         self.members = 0
+        self.waiting = 0
+        """How many are paused: a bracket without any is passed over."""
         self._heading: list[set[int]] = [set() for _ in range(len(steps) + 1)]
         """Who is on the way to rung i."""
         self._went = [0] * len(steps)
@@ -54,18 +56,21 @@ class Halving(Bracket):
     def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:
         i = self.steps.index(step)
         self._heading[i].discard(trial)
-        self.rungs[step].enter((cost, trial, trial), waits=verdict.action == "pause")
+        waits = verdict.action == "pause"
+        self.rungs[step].enter((cost, trial, trial), waits=waits)
+        self.waiting += waits
         if verdict.action in ("continue", "restart"):
             self._promoted(i, trial)
 
     def started(self, trial: int) -> None:
         for i, step in enumerate(self.steps):
             if self.rungs[step].leave(trial):
+                self.waiting -= 1
                 self._promoted(i, trial)
 
     def gone(self, trial: int) -> None:
         for rung in self.rungs.values():
-            rung.leave(trial)
+            self.waiting -= rung.leave(trial)
         for heading in self._heading:
             heading.discard(trial)
 
@@ -140,10 +145,10 @@ class SuccessiveHalving(Bracketed):
 
     def promote(self, *, complete: bool) -> int | None:
         """Of the oldest bracket that has one to promote."""
-        found = (bracket.promotable(complete=complete) for bracket in self._brackets)
+        found = (bracket.promotable(complete=complete) for bracket in self._brackets if bracket.waiting)
         return next((trial for trial in found if trial is not None), None)
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
         """One whose place is certainly too low."""
-        found = (bracket.surplus(complete=complete) for bracket in self._brackets)
+        found = (bracket.surplus(complete=complete) for bracket in self._brackets if bracket.waiting)
         return next((pair for pair in found if pair is not None), None)

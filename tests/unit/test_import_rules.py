@@ -38,6 +38,7 @@ HEAVY_ALLOWED = {
     "regrow.infra.mlflow_bulk",
     "regrow.infra.mlflow_experiment",
     "regrow.infra.mlflow_public",
+    "regrow.search.samplers.optuna_study_model",
     "regrow.search.samplers.tpe_axes",
     "regrow.search.samplers.tpe_density",
     "regrow.search.samplers.tpe_model",

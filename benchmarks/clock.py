@@ -1,0 +1,103 @@
+"""A simulated experiment: a table of learning curves, a tuner that proposes and decides, workers and a virtual clock.
+
+All tuners, ours and others', run under this one loop. A step takes the seconds that the table says, a tuner takes none, and
+starting, pausing and going on cost nothing. A configuration that is not in the table has the curve of its nearest neighbour.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import heapq
+import itertools
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from regrow.infra.specfile import read_spec
+from regrow.infra.tables import Table
+
+Config = Mapping[str, Any]
+Decision = Literal["continue", "stop", "pause"]
+
+
+class Tuner(Protocol):
+    """Proposes configurations and decides which trials go on. Its trials are numbered from 0 in the order of their start."""
+
+    def ask(self) -> Config | int | None:
+        """For a free worker: a new trial's configuration, the number of a paused trial that goes on, or nothing for now."""
+        ...
+
+    def report(self, trial: int, step: int, score: float) -> Decision:
+        """What becomes of a trial after a step. After the last step, the trial ends whatever the answer is."""
+        ...
+
+
+class Curves:
+    """The experiment `<name>.yaml` and the table `<name>.csv.gz` beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.spec = read_spec(path)
+        if self.spec.max_steps is None:
+            raise ValueError(f"{path} has no max_steps")
+        self.max_steps: int = self.spec.max_steps
+        self.mode = self.spec.objective.mode
+        self.space: dict[str, Any] = self.spec.space.to_json()
+        """As written: `{loguniform: [low, high]}`, `{uniform: ...}`, `{int: ...}`, `{logint: ...}` or `{choice: [...]}`."""
+        file = path.with_suffix(".csv.gz")
+        self._table = Table(file, self.spec)
+        with gzip.open(file, "rt", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        last = [self.cost(float(row["score"])) for row in rows if int(row["step"]) == self.max_steps]
+        self._middle = statistics.median(last)
+        self._best = self.cost(self._table.best("score", most=self.mode == "max"))
+        self.training = sum(float(row["seconds"]) for row in rows) / len(last)
+        """Mean seconds of a trial that is trained to its last step."""
+
+    def at(self, config: Config, step: int) -> tuple[float, float]:
+        """The score of a configuration at a step, and the seconds that the step takes."""
+        metrics, seconds = self._table.at(config, step, 0)
+        return metrics["score"], seconds
+
+    def cost(self, score: float) -> float:
+        """Less is better."""
+        return score if self.mode == "min" else -score
+
+    def regret(self, score: float) -> float:
+        """0 for the best score of the table, 1 for the median of its last scores, which any configuration may give, or worse."""
+        return min((self.cost(score) - self._best) / (self._middle - self._best), 1.0)
+
+
+def simulate(tuner: Tuner, curves: Curves, *, workers: int, seconds: float) -> tuple[list[tuple[float, float]], int, int]:
+    """Every (time, score) at which the best score so far improved, up to `seconds`; then the trials begun and the steps taken."""
+    best: list[tuple[float, float]] = []
+    trials: list[Config] = []
+    done: list[int] = []
+    """Steps by trial."""
+    ends: list[tuple[float, int, int, float]] = []
+    """When the step under way ends, in which order it was begun, of which trial, its score."""
+    order, now, steps = itertools.count(), 0.0, 0
+
+    def begin(trial: int) -> None:
+        score, takes = curves.at(trials[trial], done[trial] + 1)
+        heapq.heappush(ends, (now + takes, next(order), trial, score))
+
+    while True:
+        while len(ends) < workers and (asked := tuner.ask()) is not None:
+            if isinstance(asked, int):
+                begin(asked)
+            else:
+                trials.append(dict(asked))
+                done.append(0)
+                begin(len(trials) - 1)
+        if not ends or ends[0][0] > seconds:
+            return best, len(trials), steps
+        now, _, trial, score = heapq.heappop(ends)
+        done[trial] += 1
+        steps += 1
+        if not best or curves.cost(score) < curves.cost(best[-1][1]):
+            best.append((now, score))
+        decision = tuner.report(trial, done[trial], score)
+        if decision == "continue" and done[trial] < curves.max_steps:
+            begin(trial)
