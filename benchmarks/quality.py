@@ -1,6 +1,6 @@
 """How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's and Syne Tune's, in the same run.
 
-    python benchmarks/quality.py                    # 30 seeds, about ten minutes; writes benchmarks/results/quality.{md,png}
+    python benchmarks/quality.py                    # 30 seeds, ten minutes; writes benchmarks/results/quality.{md,png}
     python benchmarks/quality.py --seeds 5 --out /tmp/quality
 
 After Ctrl-C it writes what it has of the seeds that are complete.

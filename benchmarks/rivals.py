@@ -218,14 +218,17 @@ class SyneTune:
 
     @classmethod
     def find(cls) -> str | None:
-        """Starts the process, if there is none yet in this one; the version of Syne Tune."""
+        """Starts the process, if there is none yet in this one; the version of Syne Tune, None where there is none."""
         python = os.environ.get("SYNE_PYTHON")
         if python and cls._side is None:
-            cls._side = subprocess.Popen(
-                [python, Path(__file__).with_name("syne_side.py")],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
-            )
-            cls.version = cls._call("version")
+            try:
+                cls._side = subprocess.Popen(
+                    [python, Path(__file__).with_name("syne_side.py")],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
+                )
+                cls.version = cls._call("version")
+            except (OSError, EOFError):
+                return None
         return cls.version
 
     def ask(self) -> Config | None:

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +29,9 @@ class Table:
 
     Its columns are the parameters by their (dotted) names, `step` from 1, the metrics, and `seconds`, which each step took (1
     where that column is missing). A configuration that is not there is answered by its nearest neighbour: as many choices in
-    common as possible, then the smallest Euclidean distance in the unit cube of the space, logarithmic ranges measured in
-    their logarithm; then the one that comes first. Raises UserError for a file that cannot be used, naming line and column.
+    common as possible (constants that have a column are choices of one), then the smallest Euclidean distance in the unit cube
+    of the space, logarithmic ranges measured in their logarithm; then the one that comes first. Raises UserError for a file
+    that cannot be used, naming line and column.
     """
 
     def __init__(self, path: Path, spec: Spec, *, scale: float = 1.0) -> None:
@@ -42,11 +44,14 @@ class Table:
         self._curves: list[list[tuple[dict[str, float], float]]] = []
         points: list[list[float]] = []
         kinds: list[list[str]] = []
-        columns = [p.name for p in (*self._ranges, *self._choices)]
         with _opened(path) as file:
             reader = csv.DictReader(file)
             named = reader.fieldnames or []
-            missing = [n for n in (*columns, "step", *(m.name for m in spec.metrics)) if n not in named]
+            # A constant, too, selects in a table that has it.
+            self._choices += [p for p in spec.space.flat if isinstance(p.domain, Constant) and p.name in named]
+            columns = [p.name for p in (*self._ranges, *self._choices)]
+            wanted = (*columns, "step", *(m.name for m in spec.metrics), *(limit.metric for limit in spec.limits))
+            missing = [name for name in wanted if name not in named]
             if missing:
                 raise UserError(f"{path}: there is no column {missing[0]!r} (there are: {', '.join(named)})")
             metrics = [name for name in named if name not in (*columns, "step", "seconds")]
@@ -101,6 +106,8 @@ class Table:
         return {name: self._number(line, row, name) for name in metrics}, seconds * self._scale
 
     def _number(self, line: int, row: Mapping[str, str], name: str) -> float:
+        if row[name] is None:
+            raise UserError(f"{self._path}, line {line}: {name} is missing")
         try:
             number = float(row[name])
         except (TypeError, ValueError):
@@ -111,7 +118,12 @@ class Table:
 
     def _cell(self, line: int, row: Mapping[str, str], parameter: Parameter) -> float:
         """The coordinate of a parameter in a row; one that is not active has an empty cell."""
-        return self._coordinate(parameter, self._number(line, row, parameter.name)) if row[parameter.name] else 0.5
+        if not row[parameter.name]:
+            return 0.5
+        number = self._number(line, row, parameter.name)
+        if isinstance(parameter.domain, Float | Int) and parameter.domain.log and number <= 0:
+            raise UserError(f"{self._path}, line {line}: {parameter.name} is {number:g}, which has no logarithm")
+        return self._coordinate(parameter, number)
 
     @staticmethod
     def _coordinate(parameter: Parameter, value: float) -> float:
@@ -150,10 +162,12 @@ def _opened(path: Path) -> Iterator[IO[str]]:
     try:
         with (gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")) as file:
             yield file
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is no text, so no table") from None
+    except csv.Error as error:
+        raise UserError(f"{path} is no table: {error}") from None
 
 
 def _word(value: object) -> str:

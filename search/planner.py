@@ -275,7 +275,8 @@ class Planner:
         spec = self.history.spec
         group, repeat = divmod(number, spec.repeats)
         if repeat:
-            return Proposed(t=now, trial=number, config=dict(self.history.trials[number - repeat].proposed))
+            first = self.history.trials[number - repeat]
+            return Proposed(t=now, trial=number, config=dict(first.proposed), state=dict(first.proposal_state))
         points = [point for point in spec.points if point.metrics is None]
         if group < len(points):
             return Proposed(t=now, trial=number, config=spec.space.point(points[group].config, f"points.{group}"))
@@ -361,7 +362,7 @@ class Planner:
             return
         first = trial.number - trial.number % repeats
         group = [self._result(t) for t in self.history.trials[first : first + repeats]]
-        if len(group) == 1:
+        if len(group) == 1 and group[0].status == "running":
             self._untold.append(replace(group[0], number=first // repeats))
         elif len(group) == repeats and all(result.status != "running" for result in group):
             self._untold.append(_mean(first // repeats, group))

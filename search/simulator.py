@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -307,10 +308,12 @@ def availability(counts: Sequence[int], gap_seconds: float, workers: int) -> lis
 
     A trace that never has more than one is that of one machine: worker n then begins n/workers of the way into it, and the
     trace goes round, so that not all of them are lost at once. Otherwise the first counts[k] workers are there. Raises
-    ValueError for an empty trace.
+    ValueError for an empty trace, a count below 0 and a gap that is no positive number.
     """
     if not counts:
         raise ValueError("the trace is empty")
+    if min(counts) < 0 or not 0 < gap_seconds < math.inf:
+        raise ValueError(f"there are {min(counts)} machines" if min(counts) < 0 else f"the gap is {gap_seconds:g} seconds")
     single = max(counts) <= 1
     machines = []
     for number in range(workers):

@@ -237,6 +237,12 @@ SpaceField = Annotated[
 Named = str | dict[str, dict[str, Any] | None]
 
 
+def _schedules(choice: object) -> list[str]:
+    """The name of a schedule, and that of the one inside of it."""
+    inner = next(iter(choice.values()), None) if isinstance(choice, dict) else None
+    return [chosen(choice), *(_schedules(inner["schedule"]) if isinstance(inner, dict) and "schedule" in inner else [])]
+
+
 def _is_path(choice: Named) -> bool:
     """Whether a sampler or scheduler is the user's own, by import path. Reading a log imports nothing of a user's."""
     return is_path(chosen(choice))
@@ -310,7 +316,7 @@ class Spec(_Part):
             Constraint.parse(text, f"constraints.{place}")
         if not self.own_scheduler:
             schedulers.make(self.schedule, self.setting)
-        if (chosen(self.search) == "dehb") != (chosen(self.schedule) == "dehb"):
+        if (chosen(self.search) == "dehb") != ("dehb" in _schedules(self.schedule)):
             problem, hint = "is half of an algorithm", "write both search: dehb and schedule: dehb"
             raise SpecError(key="search", value=chosen(self.search), problem=problem, hint=hint)
         cells = self._check_search()

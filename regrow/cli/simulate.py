@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,7 @@ def simulate(
     from regrow.infra.tables import Table, read_trace
     from regrow.launch import check_search
     from regrow.search import simulator
+    from regrow.search.errors import SpecError
     from regrow.search.events import encode
     from regrow.tasks.errors import UserError
 
@@ -39,6 +41,12 @@ def simulate(
     if changes:
         spec = type(spec).parse({**spec.to_json(), **changes}, where=str(file))
     check_search(spec)
+    others = [start.experiment for start in spec.warm_start]
+    for key, value in (("stop.trial.function", spec.stop.trial.function), ("warm_start", others)):
+        if value:
+            raise SpecError(key, value, "cannot be simulated", "leave it out").at(str(file))
+    if not math.isfinite(scale):
+        raise UserError(f"--scale: {scale} is not a finite number")
     if spec.max_steps is None:
         raise UserError(f"{file}: max_steps is missing; in a simulation no trainable ends by itself")
     curves = Table(table, spec, scale=scale)
@@ -47,10 +55,13 @@ def simulate(
     try:
         run = simulator.simulate(spec, curves, workers=workers, availability=machines)
     except RuntimeError as error:
-        raise UserError(f"{trace}: {error}") from None
+        raise UserError(f"{trace or file}: {error}") from None
     took = time.perf_counter() - began
     if log is not None:
-        log.write_bytes(b"".join(encode(event) + b"\n" for event in run.events))
+        try:
+            log.write_bytes(b"".join(encode(event) + b"\n" for event in run.events))
+        except OSError as error:
+            raise UserError(f"{log} cannot be written: {error.strerror}") from None
     history = run.history
     if as_json:
         print(json.dumps({**views.show(history, alive=False, now=run.now), "workers": workers, "simulated_s": round(run.now, 3)}))

@@ -40,7 +40,7 @@ class Pb2(Pbt):
     grid with the highest marginal likelihood. What the other trials are trying at present reduces the variance, so that they
     differ. The bound is maximised over 256 random points and four rounds of 32 near the best. With fewer than 3
     observations, and for other parameters, the explore step is that of "pbt". A stretch whose score is not finite is no
-    observation; the newest 200 count.
+    observation; the newest 100 count.
     """
 
     name = "pb2"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-NEWEST = 200
+NEWEST = 100
 """So many observations are modelled at most, the last ones: what an inversion costs grows with the cube."""
 _LENGTHS, _FORGETS, _NOISES = (0.1, 0.2, 0.5, 1.0, 2.0), (0.01, 0.1, 0.3), (1e-3, 1e-1)
 _CANDIDATES, _ROUNDS, _NEAR = 256, 4, 32

@@ -112,12 +112,12 @@ class Lacks(Fair):
 
 class StateOfObjects(Fair):
     def ask(self, number: int, seed: int) -> Proposal | None:
-        return Proposal(config=self.config(seed), state={"seen": {1, 2}})  # type: ignore[dict-item]
+        return Proposal(config=self.config(seed), state={"seen": {1, 2}})
 
 
 class StateOfTuples(Fair):
     def ask(self, number: int, seed: int) -> Proposal | None:
-        return Proposal(config=self.config(seed), state={"pair": (1, 2)})  # type: ignore[dict-item]
+        return Proposal(config=self.config(seed), state={"pair": (1, 2)})
 
 
 @pytest.mark.parametrize("sampler", [Fair, Learns, Ends])

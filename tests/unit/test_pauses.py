@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,10 +31,14 @@ from regrow.search.events import (
     Saved,
     Started,
 )
+from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.planner import Planner
-from regrow.search.schedulers import Scheduler, Verdict
+from regrow.search.schedulers import Candidate, Scheduler, Verdict
 from regrow.search.setting import Setting
+from regrow.search.simulator import FunctionObjective, availability
+from regrow.search.simulator import Simulation as Simulated
+from regrow.search.spec import Spec
 from regrow.search.verify import verify
 from regrow.tasks import reporter as reporting
 from regrow.tasks.attempt import Finished, run_attempt
@@ -42,7 +47,7 @@ from regrow.tasks.messages import Assignment
 from regrow.tasks.ports import Store
 from regrow.tasks.trial import Trial
 from tests.unit.office import Bench, Office
-from tests.unit.simulated import SPEC
+from tests.unit.simulated import SPEC, score
 
 
 class Scripted(Scheduler):
@@ -511,11 +516,132 @@ def test_with_fewer_slots_in_the_next_sitting_it_gets_fewer() -> None:
     assert desk.planner.history.occupied == 2
 
 
+# Whatever happens
+
+
+class Chaos(Scheduler):
+    """Draws each verdict from trial and step: on, pause, restart, clone (a running or an ended one, itself), stop."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.known: list[int] = []
+        self.paused: dict[int, int] = {}
+
+    def draw(self, *what: object) -> random.Random:
+        return random.Random(f"{self.setting.seed}:{what}")
+
+    def first(self, trial: int, after: int) -> int | None:
+        step = after + self.draw("first", trial, after).randint(1, 3)
+        return step if step < (self.setting.max_steps or 0) else None
+
+    def added(self, candidate: Candidate) -> None:
+        self.known.append(candidate.trial)
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        chance = self.draw("decide", trial, len(values))
+        action: Any = chance.choice(["continue", "continue", "pause", "pause", "restart", "stop"])
+        if action in ("continue", "stop"):
+            return Verdict(action=action, until=self.first(trial, len(values)) if action == "continue" else None)
+        source = chance.choice([None, chance.choice(self.known)])
+        config = chance.choice([None, {"x": chance.random()}])
+        return Verdict(action=action, source=source, config=config, why="as drawn")
+
+    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
+        if verdict.action == "pause":
+            self.paused[trial] = len(values)
+
+    def started(self, trial: int) -> None:
+        self.paused.pop(trial, None)
+
+    def dropped(self, trial: int) -> None:
+        self.paused.pop(trial, None)
+
+    def ended(self, trial: int, how: Any) -> None:
+        self.paused.pop(trial, None)
+
+    def promote(self, *, complete: bool) -> int | None:
+        willing = [trial for trial, step in self.paused.items() if complete or self.draw("promote", trial, step).random() < 0.5]
+        return min(willing, default=None)
+
+    def surplus(self, *, complete: bool) -> tuple[int, str] | None:
+        gone = [trial for trial, step in self.paused.items() if self.draw("surplus", trial, step).random() < 0.2]
+        return (min(gone), "as drawn") if gone else None
+
+    def width(self, trial: int) -> int:
+        return self.draw("width", trial).randint(0, 4)
+
+
+def check_promises(events: Sequence[AnyEvent], slots: int) -> None:
+    """Slots are never exceeded; no checkpoint that a trial may still go on from is dropped; decisions are taken once."""
+    history = History()
+    wide: dict[tuple[int, int], int] = {}
+    dropped: set[str] = set()
+    decided: set[tuple[int, int]] = set()
+    for event in events:
+        match event:
+            case Started():
+                wide[event.trial, event.attempt] = event.width
+                assert sum(wide.values()) <= slots
+                assert not dropped & set(event.checkpoints), "it may restore what was dropped"
+            case Ended():
+                del wide[event.trial, event.attempt]
+            case Dropped():
+                dropped |= set(event.manifests)
+                needed = {m for trial in history.trials if trial.clone is not None for m in trial.clone.manifests}
+                assert not dropped & needed, "a clone needs it"
+            case Decided():
+                assert (event.trial, event.step) not in decided, "decided twice"
+                decided.add((event.trial, event.step))
+            case _:
+                pass
+        history.apply(event)
+        assert history.occupied == sum(wide.values())
+        assert history.held == {t.number for t in history.trials if t.held and t.state is TrialState.PAUSED}
+        assert history.leaving == {t.number for t in history.trials if t.held and t.state is TrialState.RUNNING}
+        assert not history.pinned or any(trial.clone for trial in history.trials)
+        for trial in history.trials:
+            assert [row.step for row in trial.rows] == list(range(1, trial.step + 1))
+            assert all(step <= trial.step for step in trial.checkpoints)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_decided_and_lost_the_total_is_exact_and_nothing_is_decided_twice(seed: int) -> None:
+    chance = random.Random(seed)
+    spec = Spec.parse({
+        **SPEC, "schedule": f"{__name__}:Chaos", "trials": 8, "seed": seed, "retries": {"error": 2},
+        "checkpoint": {"every_steps": chance.randint(1, 3), "keep_last": chance.randint(1, 2), "keep_best": chance.randint(0, 1)},
+    })
+    workers = chance.randint(1, 4)
+    machines = [[], availability([4, 2, 4, 0, 1, 3, 1, 4], 3.5, workers)][seed % 2]
+    objective = FunctionObjective(function=score, spec=spec)
+    run = Simulated(spec=spec, objective=objective, workers=workers, availability=machines).open()
+    while run.history.closed is None or run.history.closed.status == "interrupted":
+        run.run(most_events=len(run.events) + chance.randint(1, 40))
+        what = chance.random()
+        if run.history.closed is not None or what < 0.1:  # the driver is killed, or comes after an interruption
+            run = Simulated(spec=spec, objective=objective, workers=workers, availability=machines).open(run.events)
+        elif what < 0.2 and run.history.closing is None:
+            run.tell(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
+        elif what < 0.3 and run.running:
+            run.fail(run.running[0].trial, "made to fail")
+        assert len(run.events) < 20_000, "it does not come to an end"
+    assert verify(run.events).difference is None
+    assert len(run.history.trials) == 8
+    assert all(trial.state.final for trial in run.history.trials)
+    check_promises(run.events, workers)
+    most = spec.checkpoint.keep_last + spec.checkpoint.keep_best
+    assert all(len(trial.checkpoints) <= most for trial in run.history.trials), "nothing is kept for nobody"
+
+
 # With real attempts and checkpoints
 
 
 class Killed(BaseException):
     """The worker is killed: nothing after this is sent."""
+
+
+def writing(weights: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "weights").write_text(weights)
 
 
 class Works:
@@ -533,7 +659,7 @@ class Works:
         self.began.append((trial.number, trial.attempt, trial.step, weights))
         for step in trial.steps():
             weights += f" {trial.number}.{step}"
-            trial.report({"score": float(step)}, checkpoint=lambda folder, w=weights: (folder / "weights").write_text(w))
+            trial.report({"score": float(step)}, checkpoint=writing(weights))
 
     def run(self, assignment: Assignment | None = None, train: Callable[[Trial], None] | None = None) -> Finished:
         sys.modules["work_under_test"].train = train or self.train  # type: ignore[attr-defined]
@@ -705,7 +831,7 @@ def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(works: Call
                 trial._reporter.flush()
                 at_three.set()
                 assert cloned.wait(20)
-            trial.report({"score": float(step)}, checkpoint=lambda f, s=step: (f / "weights").write_text(f"source at {s}"))
+            trial.report({"score": float(step)}, checkpoint=writing(f"source at {step}"))
             trial._writer.drain()
             trial._reporter.flush()
 
@@ -719,7 +845,7 @@ def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(works: Call
                 cloned.set()
                 other.join(20)
                 raise Killed
-            trial.report({"score": float(step)}, checkpoint=lambda f: (f / "weights").write_text(weights))
+            trial.report({"score": float(step)}, checkpoint=writing(weights))
         return None
 
     first, second = at.office.instructions().submit

@@ -88,6 +88,18 @@ def test_machines_that_go_change_no_end(name: str) -> None:
     recomputed(simulation)
 
 
+@pytest.mark.parametrize("cut", [30, 61, 95])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_an_experiment_that_was_cut_off_goes_on(name: str, cut: int) -> None:
+    made = spec(SCHEDULES[name])
+    objective = FunctionObjective(function=loss, spec=made)
+    whole = Simulation(spec=made, objective=objective, workers=4).open().run(most_events=cut)
+    rest = Simulation(spec=made, objective=objective, workers=2).open(whole.events).run()
+    assert rest.history.sittings == 2
+    assert all(trial.state.final for trial in rest.history.trials)
+    recomputed(rest)
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_trial_that_fails_for_good_holds_up_nobody(name: str) -> None:
     made = spec(SCHEDULES[name], retries={"error": 0})

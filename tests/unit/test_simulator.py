@@ -26,7 +26,7 @@ def spec(**changes: Any) -> Spec:
 
 
 def rising(config: Mapping[str, Any], step: int) -> float:
-    return round(config["x"] * step / (step + 1), 9)
+    return round(float(config["x"]) * step / (step + 1), 9)
 
 
 def function(of: Spec, seconds: float = 1.0) -> FunctionObjective:
@@ -294,7 +294,7 @@ def test_a_wide_attempt_never_takes_more_than_the_slots(machines: list[Availabil
 
 
 def test_a_wide_attempt_is_faster() -> None:
-    of = {"schedule": {"resource_changing": {"interval": 1}}, "trials": 1}
+    of: dict[str, Any] = {"schedule": {"resource_changing": {"interval": 1}}, "trials": 1}
     assert run(4, **of).now < run(1, **of).now / 2
 
 

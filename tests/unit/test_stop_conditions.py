@@ -101,7 +101,7 @@ def test_plateau(values: list[float], plateau: dict[str, Any], ended: int) -> No
 
 
 def test_a_plateau_of_the_mode_min() -> None:
-    assert len(run(spec([3, 2, 1, 2, 2, 2], mode="min", stop={"plateau": {"trials": 2}})).history.trials) == 5
+    assert len(run(spec([3, 2, 1, 4, 5, 6], mode="min", stop={"plateau": {"trials": 2}})).history.trials) == 5
 
 
 def test_number_of_trials_that_ended() -> None:
@@ -192,28 +192,36 @@ def test_in_a_simulation_a_trial_that_has_done_enough_is_done() -> None:
     assert done.history.trials[1].attempts[-1].message == "it reached its target, 4"
 
 
-@pytest.fixture
-def attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Office, Finished]]]:
+class Runs:
     """Runs the next attempt of an office with the conditions of its specification, as a driver would send them."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.offices: list[Office] = []
+
+    @property
+    def office(self) -> Office:
+        return self.offices[-1]
+
+    def __call__(self, train: Callable[[Trial], None], *, enough: Any = None, **changes: Any) -> Finished:
+        if changes:
+            given = {"trainable": "work_under_test:train", "schedule": "fifo", "max_steps": 6, **changes}
+            self.offices.append(Office(**given))
+        office = self.office
+        vars(self.module).update(train=train, enough=enough)
+        job = msgspec.structs.replace(office.job, ending=office.spec.ending, enough=office.spec.stop.trial.function)
+        return run_attempt(job, office.submitted(), office, office.store, host=Bench(), task_run="run-0", carry_on=lambda: False)
+
+
+@pytest.fixture
+def attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     monkeypatch.setattr(reporting, "FLUSH_SECONDS", 60.0)
     module = ModuleType("work_under_test")
     module.__spec__ = ModuleSpec("work_under_test", None)
     monkeypatch.setitem(sys.modules, "work_under_test", module)
-    offices: list[Office] = []
-
-    def run(train: Callable[[Trial], None], *, enough: Any = None, **changes: Any) -> tuple[Office, Finished]:
-        if changes or not offices:
-            offices.append(Office(**{"trainable": "work_under_test:train", "schedule": "fifo", "max_steps": 6, **changes}))
-        office = offices[-1]
-        vars(module).update(train=train, enough=enough)
-        job = msgspec.structs.replace(office.job, ending=office.spec.ending, enough=office.spec.stop.trial.function)
-        finished = run_attempt(
-            job, office.submitted(), office, office.store, host=Bench(), task_run="run-0", carry_on=lambda: False
-        )
-        return office, finished
-
-    yield run
-    for office in offices:
+    runs = Runs(module)
+    yield runs
+    for office in runs.offices:
         office.close()
 
 
@@ -226,45 +234,45 @@ def counting(trial: Trial) -> None:
         trial.report({"score": float(step), "loss": -float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w"))
 
 
-def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_step(attempt: Any) -> None:
-    office, finished = attempt(counting, stop={"trial": {"target": 3.0}}, checkpoint={"every_steps": 100})
+def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_step(attempt: Runs) -> None:
+    finished = attempt(counting, stop={"trial": {"target": 3.0}}, checkpoint={"every_steps": 100})
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
     assert finished.ended.message == "it reached its target, 3"
-    assert office.history.trials[0].state is TrialState.DONE
-    assert list(office.history.trials[0].checkpoints) == [3]
+    assert attempt.office.history.trials[0].state is TrialState.DONE
+    assert list(attempt.office.history.trials[0].checkpoints) == [3]
 
 
-def test_a_trainable_with_a_loop_of_its_own_is_unwound(attempt: Any) -> None:
+def test_a_trainable_with_a_loop_of_its_own_is_unwound(attempt: Runs) -> None:
     def endless(trial: Trial) -> None:
         while True:
             trial.report({"score": 1.0})
 
-    office, finished = attempt(endless, stop={"trial": {"plateau": {"steps": 2}}}, max_steps=None)
+    finished = attempt(endless, stop={"trial": {"plateau": {"steps": 2}}}, max_steps=None)
     assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == ("done", 3, "no better value in 2 steps")
 
 
-def test_a_function_of_the_user_ends_a_trial(attempt: Any) -> None:
+def test_a_function_of_the_user_ends_a_trial(attempt: Runs) -> None:
     asked: list[tuple[int, float]] = []
 
     def enough(number: int, metrics: dict[str, float]) -> bool:
         asked.append((number, metrics["loss"]))
         return metrics["loss"] <= -4
 
-    _, finished = attempt(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
+    finished = attempt(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
     assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == ("done", 4, "its stop function says so")
     assert asked == [(0, -1.0), (0, -2.0), (0, -3.0), (0, -4.0)]
 
 
-def test_a_function_that_raises_is_an_error_of_the_users(attempt: Any) -> None:
+def test_a_function_that_raises_is_an_error_of_the_users(attempt: Runs) -> None:
     def enough(number: int, metrics: dict[str, float]) -> bool:
         raise KeyError("accuracy")
 
-    _, finished = attempt(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
+    finished = attempt(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
     assert (finished.ended.outcome, finished.ended.cause) == ("failed", "error")
     assert "accuracy" in finished.ended.message
 
 
-def test_a_plateau_goes_on_counting_in_the_next_attempt(attempt: Any) -> None:
+def test_a_plateau_goes_on_counting_in_the_next_attempt(attempt: Runs) -> None:
     def flat(trial: Trial) -> None:
         for step in trial.steps():
             trial.report({"score": 1.0}, checkpoint=lambda folder: (folder / "w").write_text("w"))
@@ -273,16 +281,14 @@ def test_a_plateau_goes_on_counting_in_the_next_attempt(attempt: Any) -> None:
                 trial._reporter.flush()
                 raise Killed
 
-    office: Office
     with pytest.raises(Killed):
         attempt(flat, stop={"trial": {"plateau": {"steps": 4}}}, max_steps=20)
-    office = _last(attempt)
-    office.lost(0, 1)
-    _, finished = attempt(flat)
+    attempt.office.lost(0, 1)
+    finished = attempt(flat)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 5)
 
 
-def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt: Any) -> None:
+def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt: Runs) -> None:
     def killed(trial: Trial) -> None:
         for step in trial.steps():
             trial.report({"score": float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w"))
@@ -293,15 +299,7 @@ def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt
 
     with pytest.raises(Killed):
         attempt(killed, stop={"trial": {"target": 3.0}})
-    office = _last(attempt)
-    office.lost(0, 1)
-    _, finished = attempt(counting)
+    attempt.office.lost(0, 1)
+    finished = attempt(counting)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
-    assert office.history.trials[0].step == 3
-
-
-def _last(attempt: Any) -> Office:
-    """The office of the fixture."""
-    (cell,) = (c.cell_contents for c in attempt.__closure__ if isinstance(c.cell_contents, list))
-    office: Office = cell[-1]
-    return office
+    assert attempt.office.history.trials[0].step == 3

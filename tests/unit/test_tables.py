@@ -1,0 +1,364 @@
+"""Recorded curves as an objective, recorded traces of machines, and the command that simulates over them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regrow.cli import app as command
+from regrow.infra.tables import Table, read_trace
+from regrow.search.events import decode
+from regrow.search.spec import Spec
+from regrow.search.verify import verify
+from regrow.tasks.errors import UserError
+
+SPACE: dict[str, Any] = {
+    "lr": {"loguniform": [1e-4, 1.0]},
+    "depth": {"int": [1, 9]},
+    "kind": {"choice": ["mlp", "cnn"]},
+}
+ROWS = [
+    # lr, depth, kind, step, loss, accuracy, seconds
+    (0.01, 3, "mlp", 1, 0.9, 0.1, 2.0), (0.01, 3, "mlp", 2, 0.8, 0.2, 3.0), (0.01, 3, "mlp", 3, 0.7, 0.3, 4.0),
+    (0.1, 3, "mlp", 1, 0.6, 0.4, 1.0), (0.1, 3, "mlp", 2, 0.5, 0.5, 1.0), (0.1, 3, "mlp", 3, 0.4, 0.6, 1.0),
+    (0.01, 5, "cnn", 1, 0.3, 0.7, 5.0), (0.01, 5, "cnn", 2, 0.2, 0.8, 5.0),
+]
+COLUMNS = ["lr", "depth", "kind", "step", "loss", "accuracy", "seconds"]
+
+
+def spec(**changes: Any) -> Spec:
+    return Spec.parse({
+        "name": "table", "trainable": "work.py:train", "metric": "loss", "mode": "min", "space": SPACE, "search": "random",
+        "trials": 6, "max_steps": 3, **changes,
+    })
+
+
+def write(path: Path, rows: Sequence[Sequence[Any]] = ROWS, columns: Sequence[str] = COLUMNS) -> Path:
+    with (gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="")) as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(write(tmp_path / "curves.csv"), spec())
+
+
+# Looking up
+
+
+def test_a_configuration_that_is_there_has_its_own_curve_and_times(table: Table) -> None:
+    assert len(table) == 3
+    config = {"lr": 0.01, "depth": 3, "kind": "mlp"}
+    assert [table.at(config, step, 0) for step in (1, 2, 3)] == [
+        ({"loss": 0.9, "accuracy": 0.1}, 2.0), ({"loss": 0.8, "accuracy": 0.2}, 3.0), ({"loss": 0.7, "accuracy": 0.3}, 4.0)
+    ]
+
+
+def test_the_seed_plays_no_part_and_a_shorter_curve_goes_on_with_its_last_step(table: Table) -> None:
+    config = {"lr": 0.01, "depth": 5, "kind": "cnn"}
+    assert table.at(config, 2, 0) == table.at(config, 2, 99) == table.at(config, 3, 1) == ({"loss": 0.2, "accuracy": 0.8}, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "loss"),
+    [
+        ({"lr": 0.02, "depth": 3, "kind": "mlp"}, 0.9),  # nearer to 0.01 in the logarithm
+        ({"lr": 0.04, "depth": 3, "kind": "mlp"}, 0.6),  # 0.0316 is the middle
+        ({"lr": 0.1, "depth": 3, "kind": "cnn"}, 0.3),  # a choice in common comes before any distance
+        ({"lr": 0.0316227766016838, "depth": 3, "kind": "mlp"}, 0.9),  # of two at the same distance, the first
+    ],
+)
+def test_another_is_answered_by_its_nearest_neighbour(table: Table, config: dict[str, Any], loss: float) -> None:
+    assert table.at(config, 1, 0)[0]["loss"] == loss
+
+
+def test_the_best_of_the_table_within_the_steps_of_the_experiment(tmp_path: Path, table: Table) -> None:
+    assert (table.best("loss", most=False), table.best("accuracy", most=True)) == (0.2, 0.8)
+    assert Table(tmp_path / "curves.csv", spec(max_steps=1)).best("loss", most=False) == 0.3
+
+
+def test_seconds_are_scaled_and_one_each_where_the_table_has_none(tmp_path: Path) -> None:
+    config = {"lr": 0.01, "depth": 3, "kind": "mlp"}
+    assert Table(write(tmp_path / "a.csv"), spec(), scale=10).at(config, 2, 0)[1] == 30.0
+    without = write(tmp_path / "b.csv", [row[:-1] for row in ROWS], COLUMNS[:-1])
+    assert Table(without, spec(), scale=10).at(config, 2, 0)[1] == 10.0
+
+
+def test_a_gzipped_table_is_read_as_the_plain_one(tmp_path: Path, table: Table) -> None:
+    zipped = Table(write(tmp_path / "curves.csv.gz"), spec())
+    config = {"lr": 0.05, "depth": 4, "kind": "mlp"}
+    assert zipped.at(config, 1, 0) == table.at(config, 1, 0)
+
+
+def test_choices_of_any_kind_and_parameters_that_are_not_active(tmp_path: Path) -> None:
+    space = {
+        "bias": {"choice": [True, False]}, "layers": {"choice": [[8, 8], [16]]},
+        "momentum": {"uniform": [0, 1], "when": {"bias": True}}, "size": {"choice": [1, 2]},
+    }
+    columns = ["bias", "layers", "momentum", "size", "step", "loss"]
+    rows = [("True", "[8, 8]", 0.5, 1, 1, 0.1), ("false", "[16]", "", 2.0, 1, 0.2), ("true", "[16]", 0.9, 2, 1, 0.3)]
+    found = Table(write(tmp_path / "t.csv", rows, columns), spec(space=space, max_steps=1))
+    assert found.at({"bias": True, "layers": [8, 8], "momentum": 0.5, "size": 1}, 1, 0)[0]["loss"] == 0.1
+    assert found.at({"bias": False, "layers": [16], "size": 2}, 1, 0)[0]["loss"] == 0.2
+    assert found.at({"bias": True, "layers": [16], "momentum": 0.1, "size": 2}, 1, 0)[0]["loss"] == 0.3
+
+
+def test_a_grid_is_looked_up_as_a_choice(tmp_path: Path) -> None:
+    rows = [("a", 1, 0.1), ("b", 1, 0.2)]
+    found = Table(write(tmp_path / "t.csv", rows, ["k", "step", "loss"]), spec(space={"k": {"grid": ["a", "b"]}}))
+    assert [found.at({"k": k}, 1, 0)[0]["loss"] for k in "ab"] == [0.1, 0.2]
+
+
+def test_what_is_fixed_in_the_space_selects_in_a_table_that_has_it_and_needs_no_column(tmp_path: Path) -> None:
+    space = {"lr": {"loguniform": [1e-4, 1.0]}, "kind": "cnn", "depth": {"int": [1, 9]}, "epochs": 3}
+    found = Table(write(tmp_path / "t.csv"), spec(space=space))
+    config = {"lr": 0.01, "kind": "cnn", "depth": 3, "epochs": 3}
+    assert found.at(config, 1, 0)[0] == {"loss": 0.3, "accuracy": 0.7}
+
+
+# Files that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "said"),
+    [
+        (ROWS, ["lr", "deep", *COLUMNS[2:]], "there is no column 'depth' (there are: lr, deep, kind"),
+        (ROWS, [*COLUMNS[:4], "cost", *COLUMNS[5:]], "there is no column 'loss'"),
+        (ROWS, [*COLUMNS[:3], "epoch", *COLUMNS[4:]], "there is no column 'step'"),
+        ([], COLUMNS, "there is no configuration in it"),
+        ([(0.01, 3, "mlp", 2, 0.9, 0.1, 1)], COLUMNS, "line 2: step 2 where 1 should come"),
+        ([ROWS[0], ROWS[2]], COLUMNS, "line 3: step 3 where 2 should come"),
+        ([ROWS[0], (0.01, 3, "mlp", 2, "low", 0.1, 1)], COLUMNS, "line 3: loss is 'low', not a number"),
+        ([(0.01, 3, "mlp", 1, "", 0.1, 1)], COLUMNS, "line 2: loss is '', not a number"),
+        ([(0.01, 3, "mlp", 1, "nan", 0.1, 1)], COLUMNS, "line 2: loss is nan, not a finite number"),
+        ([("fast", 3, "mlp", 1, 0.9, 0.1, 1)], COLUMNS, "line 2: lr is 'fast', not a number"),
+        ([(0.0, 3, "mlp", 1, 0.9, 0.1, 1)], COLUMNS, "line 2: lr is 0, which has no logarithm"),
+        ([(-1, 3, "mlp", 1, 0.9, 0.1, 1)], COLUMNS, "line 2: lr is -1, which has no logarithm"),
+        ([(0.01, 3, "mlp", 1, 0.9, 0.1, -1)], COLUMNS, "line 2: seconds is -1, below 0"),
+        ([(0.01, 3, "mlp", 1)], COLUMNS, "line 2: loss is missing"),
+        ([(0.01, 3, "mlp", 1, 0.9, 0.1, 1), (0.01,)], COLUMNS, "line 3: "),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_with_line_and_column(
+    tmp_path: Path, rows: list[Any], columns: list[str], said: str
+) -> None:
+    path = write(tmp_path / "t.csv", rows, columns)
+    with pytest.raises(UserError) as caught:
+        Table(path, spec())
+    assert str(caught.value).startswith(str(path))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_of_a_constraint_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no column 'memory'"):
+        Table(write(tmp_path / "t.csv"), spec(constraints=["memory <= 1"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("t.csv", b""),
+        ("t.csv", bytes(range(256)) * 4),
+        ("t.csv", b"lr,depth,kind,step,loss\n\x00\x00,1,mlp,1,2\n"),
+        ("t.csv.gz", b"no gzip at all"),
+        ("t.csv.gz", gzip.compress(b"lr,depth,kind,step,loss\n" * 100)[:40]),
+        ("t.csv.gz", gzip.compress(b"lr,depth,kind,step,loss\n" * 100)[:20] + b"\xff" * 30),
+        ("t.csv", b"x" * 200_000),
+        ("t.csv", None),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path: Path, name: str, data: bytes | None) -> None:
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        Table(path, spec())
+    assert str(path) in str(caught.value)
+
+
+# Traces
+
+
+def test_a_trace_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"metadata": {"gap_seconds": 60}, "data": [2, 1, 0, 2]}))
+    machines = read_trace(path, 2)
+    assert [[machine.up(t) for t in (0, 60, 120, 180)] for machine in machines] == [[True, True, False, True], [True, False, False, True]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"data": [1]}', '{"metadata": {"gap_seconds": 60}, "data": []}', '{"metadata": {"gap_seconds": 60}, "data": ["x"]}',
+     '{"metadata": {"gap_seconds": 60}, "data": 3}', '{"metadata": {"gap_seconds": 0}, "data": [1, 0]}',
+     '{"metadata": {"gap_seconds": -5}, "data": [1, 0]}', '{"metadata": {"gap_seconds": NaN}, "data": [1, 0]}',
+     '{"metadata": {"gap_seconds": 60}, "data": [1, -1]}'],
+)
+def test_a_file_that_is_no_trace_is_refused_with_its_form(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="is no trace"):
+        read_trace(path, 2)
+
+
+def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        read_trace(tmp_path / "none.json", 2)
+    (tmp_path / "binary").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(UserError):
+        read_trace(tmp_path / "binary", 2)
+
+
+# The command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    write(tmp_path / "curves.csv")
+    (tmp_path / "work.py").write_text("def train(trial):\n    raise RuntimeError('nothing is trained')\n")
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({
+        "name": "table", "trainable": "work.py:train", "metric": "loss", "mode": "min", "space": SPACE, "trials": 6, "max_steps": 3,
+        "search": "random",
+    }))
+    (tmp_path / "trace.json").write_text('{"metadata": {"gap_seconds": 5}, "data": [1, 1, 0, 1]}')
+    (tmp_path / "gone.json").write_text('{"metadata": {"gap_seconds": 1}, "data": [2, 0]}')
+    return tmp_path
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def regrow(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs `regrow simulate` here: status, standard output, standard error."""
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["regrow", "simulate", *arguments])
+        status: Any = 0
+        try:
+            command.main()
+        except SystemExit as end:
+            status = end.code
+        told = capsys.readouterr()
+        return int(status or 0), told.out, told.err
+
+    return call
+
+
+def test_it_shows_the_best_and_how_long_it_would_have_taken(regrow: Call) -> None:
+    status, out, err = regrow("spec.yaml", "--table", "curves.csv", "--workers", "2")
+    assert (status, err) == (0, "")
+    assert "table:" in out
+    assert "2 machines" in out
+    assert "best" in out
+
+
+def test_for_machines_it_prints_json(regrow: Call) -> None:
+    status, out, _ = regrow("spec.yaml", "--table", "curves.csv", "--workers", "1", "--json")
+    found = json.loads(out)
+    assert (status, found["workers"], found["status"], len(found["trials"])) == (0, 1, "finished", 6)
+    assert found["simulated_s"] >= 18
+    assert found["best"]["value"] in {row[4] for row in ROWS}
+
+
+def test_the_same_twice_is_the_same_log_and_it_can_be_verified(regrow: Call, files: Path) -> None:
+    arguments = ("spec.yaml", "--table", "curves.csv", "--trace", "trace.json", "--workers", "3")
+    for name in ("a.log", "b.log"):
+        assert regrow(*arguments, "--log", name)[0] == 0
+    assert (files / "a.log").read_bytes() == (files / "b.log").read_bytes()
+    events = [decode(line) for line in (files / "a.log").read_bytes().splitlines()]
+    assert verify(events).difference is None
+    assert regrow(*arguments, "--log", "c.log", "--seed", "1")[0] == 0
+    assert (files / "c.log").read_bytes() != (files / "a.log").read_bytes()
+
+
+def test_trials_seed_and_scale_may_be_given(regrow: Call) -> None:
+    found = [
+        json.loads(regrow("spec.yaml", "--table", "curves.csv", "--workers", "1", "--json", "--trials", "3", "--scale", scale)[1])
+        for scale in ("1", "100")
+    ]
+    assert [len(one["trials"]) for one in found] == [3, 3]
+    assert found[1]["simulated_s"] == pytest.approx(100 * found[0]["simulated_s"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("none.yaml", "--table", "curves.csv"), "none.yaml: there is no such file"),
+        (("spec.yaml", "--table", "none.csv"), "none.csv cannot be read"),
+        (("spec.yaml", "--table", "."), "cannot be read"),
+        (("spec.yaml", "--table", "work.py"), "work.py: there is no column 'depth'"),
+        (("spec.yaml", "--table", "curves.csv", "--trace", "spec.yaml"), "spec.yaml is no trace"),
+        (("spec.yaml", "--table", "curves.csv", "--trace", "none.json"), "none.json cannot be read"),
+        (("spec.yaml", "--table", "curves.csv", "--trace", "gone.json"), "every worker is gone for good"),
+        (("spec.yaml", "--table", "curves.csv", "--log", "no/such/folder/a.log"), "a.log cannot be written"),
+        (("spec.yaml", "--table", "curves.csv", "--scale", "inf"), "scale"),
+        (("curves.csv", "--table", "curves.csv"), "curves.csv"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(regrow: Call, arguments: tuple[str, ...], said: str) -> None:
+    status, out, err = regrow(*arguments)
+    assert status == 2, err
+    assert said in err
+    assert err.startswith("regrow: ")
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"max_steps": None}, "max_steps is missing"),
+        ({"metric": "los"}, "there is no column 'los'"),
+        ({"schedule": "asha", "max_steps": None}, "max_steps"),
+        ({"search": "nobody:Class"}, "cannot be imported"),
+        ({"stop": {"trial": {"function": "work.py:enough"}}}, "stop.trial.function"),
+        ({"warm_start": ["other"]}, "warm_start"),
+    ],
+)
+def test_what_a_simulation_cannot_do_is_told_in_one_line(regrow: Call, files: Path, change: dict[str, Any], said: str) -> None:
+    given = {**yaml.safe_load((files / "spec.yaml").read_text()), **change}
+    (files / "spec.yaml").write_text(yaml.safe_dump({name: value for name, value in given.items() if value is not None}))
+    status, out, err = regrow("spec.yaml", "--table", "curves.csv")
+    assert (status, out) == (2, ""), err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("--workers", "0"), ("--workers", "x"), ("--trials", "0"), ("--seed", "-1"), ("--scale", "-1"), ("--scale", "nan")])
+def test_a_number_out_of_range_is_refused(regrow: Call, arguments: tuple[str, str]) -> None:
+    status, out, err = regrow("spec.yaml", "--table", "curves.csv", *arguments)
+    assert (status, out) == (2, "")
+    assert arguments[0] in err
+
+
+def test_without_a_table_it_says_what_is_missing(regrow: Call) -> None:
+    status, _, err = regrow("spec.yaml")
+    assert status == 2
+    assert "--table" in err
+
+
+def test_as_a_process_it_loads_neither_ray_nor_prefect_and_needs_no_trainable(files: Path) -> None:
+    code = (
+        "import sys; from regrow.cli import main\n"
+        "sys.argv = ['regrow', 'simulate', 'spec.yaml', '--table', 'curves.csv', '--json']\n"
+        "try:\n    main()\n"
+        "finally:\n    print([m for m in ('ray', 'prefect', 'mlflow') if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=files, check=False, capture_output=True, text=True)
+    assert json.loads(done.stdout)["status"] == "finished"
+    assert done.stderr.strip() == "[]"
