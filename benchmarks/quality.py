@@ -9,12 +9,10 @@ Left out: what regrow has no counterpart of; population-based training, for a ta
 in another way; NSGA-II and Syne Tune's TPE, which are random search within this budget: the first generation of Optuna's has
 50 trials, and the first model of Syne Tune's takes 47 results where there are six parameters.
 
-Two of the rivals need packages that regrow does not: Syne Tune an environment of its own, and Optuna's CMA-ES `cmaes`. Where
-one is absent, its rows are left out and a line says so.
+Syne Tune needs an environment of its own. Where there is none, its rows are left out and a line says so.
 
     python -m venv /tmp/syne && /tmp/syne/bin/pip install syne-tune==0.16.0
-    pip install --no-deps --target /tmp/cmaes cmaes==0.13.1
-    SYNE_PYTHON=/tmp/syne/bin/python PYTHONPATH=/tmp/cmaes python benchmarks/quality.py
+    SYNE_PYTHON=/tmp/syne/bin/python python benchmarks/quality.py
 
 Each method searches each table of learning curves (`curves.py`) once a seed, on four workers under one virtual clock
 (`clock.py`), for as long as `--trainings` configurations take to be trained to their last step. Regret is the gap between the
@@ -32,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -202,8 +199,6 @@ def available() -> tuple[list[Method], list[str]]:
                 why = str(error)
         elif method.who == "Syne Tune" and SyneTune.find() is None:
             why = "SYNE_PYTHON names no Python that has it"
-        elif method.who == "Optuna" and method.how.startswith("cmaes") and importlib.util.find_spec("cmaes") is None:
-            why = "there is no package cmaes"
         if why is None:
             methods.append(method)
         else:

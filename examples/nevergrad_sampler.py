@@ -1,4 +1,4 @@
-"""A foreign optimiser as a sampler: Nevergrad (`pip install 'regrow[nevergrad]'`), named as `search: "nevergrad_sampler:Nevergrad"`.
+"""A foreign optimiser as a sampler: Nevergrad (`pip install 'regrow[nevergrad]'`), `search: "nevergrad_sampler:Nevergrad"`.
 
 The recipe for any library with ask and tell whose only chance is a seed: each proposal notes which results the optimiser had
 been told before it (`state`, which goes into the log). A fresh optimiser that is told and asked the same again is where the

@@ -100,6 +100,19 @@ class FollowsTheLast(Fair):
         self.last = result.number
 
 
+class FollowsTheFirst(Fair):
+    """Depends on which result came first."""
+
+    first: object = None
+
+    def ask(self, number: int, seed: int) -> Proposal | None:
+        return Proposal(config=self.config((seed, self.first)))
+
+    def tell(self, result: Result) -> None:
+        if self.first is None and result.status == "done":
+            self.first = result.number
+
+
 class Outside(Fair):
     def ask(self, number: int, seed: int) -> Proposal | None:
         return Proposal(config={**self.config(seed), "x": 1.5})
@@ -131,6 +144,7 @@ def test_a_sampler_that_keeps_its_word_passes(sampler: type) -> None:
         (GlobalChance, "asked twice"),
         (Counts, "asked twice"),
         (FollowsTheLast, "in another order"),
+        (FollowsTheFirst, "in another order"),
         (Outside, "space.*x.*1.5.*outside of its domain"),
         (Lacks, "space.*lr.*missing"),
         (StateOfObjects, "state is not JSON"),
@@ -208,6 +222,21 @@ class PromoteTakes(PausesOnce):
         return self.waiting.pop(0) if self.waiting else None
 
 
+class RemembersQuestions(Every):
+    """Remembers in a question what it decides by: after a restart, it was not asked."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.asked: set[int] = set()
+
+    def first(self, trial: int, after: int) -> int | None:
+        self.asked.add(trial)
+        return super().first(trial, after)
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        return Verdict(action="stop") if trial in self.asked else super().decide(trial, values)
+
+
 class ByTheClock(Every):
     """What it remembers depends on the time."""
 
@@ -272,6 +301,7 @@ def test_a_scheduler_that_keeps_its_word_passes(scheduler: type) -> None:
     [
         (DecideCounts, "event \\d+"),
         (PromoteTakes, "a query changed something"),
+        (RemembersQuestions, "event \\d+: replayed from the log"),
         (ByTheClock, "event \\d+"),
         (ByChance, "event \\d+"),
         (Again, "decide.* at step 2"),

@@ -462,6 +462,24 @@ def test_an_attempt_that_is_lost_before_the_clone_is_its_own_clones_again(began:
     assert (event.attempt, event.clones, event.checkpoints[:3]) == (3, 3, ["m0.1.3", "m0.1.2", "m0.1.1"])
 
 
+@pytest.mark.parametrize("restored", [3, 0])
+def test_a_source_that_is_lost_meanwhile_goes_on_and_gives_its_weights_all_the_same(restored: int) -> None:
+    desk = cloning(checkpoint={"keep_last": 1, "keep_best": 0, "every_steps": 1})
+    desk.report(1, 2)
+    again = desk.end(0, "lost", "preempted")
+    assert started(again) == [(0, 2)]
+    desk.begin(0, restored=restored)  # its newest may turn out to be unreadable
+    desk.report(0, *range(desk.of(0).step + 1, 5))
+    assert not [e for e in desk.save(0, 4) if isinstance(e, Dropped)], "what is needed is kept, what is superseded is gone already"
+    (event,) = desk.end(1)
+    assert isinstance(event, Started)
+    assert event.checkpoints[: event.clones] == ["m0.1.3"]
+    desk.begin(1, restored=2)
+    desk.save(1, 2, source="m0.1.3")
+    assert manifests(desk, 0) == ["m0.2.4"]
+    assert (manifests(desk, 1), desk.planner.history.borrowed) == (["m1.2.2"], {"m1.2.2": 0})
+
+
 def test_the_last_checkpoint_of_the_attempt_that_leaves_does_not_undo_the_clone() -> None:
     desk = cloning()
     desk.report(1, 2)
@@ -475,6 +493,22 @@ def test_the_last_checkpoint_of_the_attempt_that_leaves_does_not_undo_the_clone(
     (again,) = desk.end(1, "lost", "preempted")
     assert isinstance(again, Started)
     assert (again.clones, again.checkpoints) == (0, ["m1.2.2"]), "its weights of before are never restored again"
+
+
+def test_a_clone_of_a_clone_is_known_to_be_made_of_the_first_ones_files() -> None:
+    desk = cloning(script={"1:2": clone(0), "0:5": clone(1)})
+    desk.report(1, 2)
+    desk.end(1)
+    desk.begin(1, restored=2)
+    desk.save(1, 2, source="m0.1.3")
+    desk.report(0, 4, 5)
+    (event,) = desk.end(0)
+    assert isinstance(event, Started)
+    assert event.checkpoints[: event.clones] == ["m1.2.2"]
+    desk.begin(0, restored=5)
+    desk.save(0, 5, source="m1.2.2")
+    assert desk.planner.history.borrowed["m0.2.5"] == 0
+    assert manifests(desk, 0) == ["m0.2.5"]
 
 
 def test_a_new_driver_clones_what_the_old_one_had_decided() -> None:
@@ -648,8 +682,9 @@ class Works:
     """An office, and attempts as workers would run them. A checkpoint is a file `weights`: which trial did which steps."""
 
     def __init__(self, script: dict[str, Any], store: Any = None, *, options: Any = None, **changes: Any) -> None:
-        given: dict[str, Any] = {"trainable": "work_under_test:train", "max_steps": 6, "trials": 2, **changes}
-        self.office = Office(schedule=scripted(script, **(options or {})), store=store, **given)
+        schedule = scripted(script, **(options or {}))
+        given: dict[str, Any] = {"trainable": "work_under_test:train", "max_steps": 6, "trials": 2, "schedule": schedule, **changes}
+        self.office = Office(store=store, **given)
         self.bench = Bench()
         self.began: list[tuple[int, int, int, str]] = []
         """(trial, attempt, first step, weights that it began with)"""
@@ -904,3 +939,51 @@ def test_a_restart_goes_on_from_its_own_checkpoint_of_that_step(works: Callable[
 def test_a_wide_attempt_is_told_its_width(works: Callable[..., Works]) -> None:
     at = works({}, trials=1, slots=4, options={"widths": {"0": 3}})
     assert at.office.submitted().width == 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_every_step_is_done_on_the_weights_that_the_log_says(works: Callable[..., Works], seed: int) -> None:
+    """Attempts are killed, coordinators come back, checkpoints rot. Weights are the list of steps that made them."""
+    chance = random.Random(seed)
+    at = works(
+        {}, trials=5, slots=1, max_steps=9, seed=seed, schedule=f"{__name__}:Chaos", retries={"infrastructure": 1000},
+        checkpoint={"every_steps": chance.randint(1, 3), "keep_last": 1, "keep_best": 0},
+    )
+    office, final, driver = at.office, dict[int, str](), "driver-1"
+
+    def train(trial: Trial) -> None:
+        weights = (trial.restored / "weights").read_text() if trial.restored else ""
+        fatal = chance.choice([None, None, chance.randint(1, 9)])
+        for step in trial.steps():
+            weights += f" {trial.number}.{step}"
+            trial.report({"score": chance.random()}, checkpoint=writing(weights))
+            if step == fatal:
+                trial._writer.drain()
+                trial._reporter.flush()
+                raise Killed
+        final[trial.number] = weights
+
+    while (told := office.instructions()).finished is None:
+        assert len(office.events) < 2000, "it does not come to an end"
+        for assignment in told.submit:
+            if assignment.checkpoints and chance.random() < 0.2:
+                newest = assignment.checkpoints[0]
+                if newest in office.store.list("manifests/"):
+                    corrupt(office.store, newest)
+            try:
+                at.run(assignment, train)
+            except Killed:
+                office.lost(assignment.trial, assignment.attempt)
+            if chance.random() < 0.2:
+                driver = chance.choice([driver, f"driver-{len(office.events)}"])
+                office.open(driver)
+    history = office.history
+    assert all(trial.state.final for trial in history.trials)
+    check_promises(office.events, 1)
+    for trial in history.trials:
+        if trial.state is TrialState.DONE and trial.number in final:
+            taken = [e.step for e in office.events if isinstance(e, Saved) and e.trial == trial.number and e.source is not None]
+            own = [f"{trial.number}.{step}" for step in range(max([0, *(s for s in taken if s <= trial.step)]) + 1, 10)]
+            assert final[trial.number].split()[-len(own) :] == own or not own
+            if not taken:
+                assert final[trial.number].split() == own

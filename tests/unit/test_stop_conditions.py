@@ -243,11 +243,7 @@ def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_
 
 
 def test_a_trainable_with_a_loop_of_its_own_is_unwound(attempt: Runs) -> None:
-    def endless(trial: Trial) -> None:
-        while True:
-            trial.report({"score": 1.0})
-
-    finished = attempt(endless, stop={"trial": {"plateau": {"steps": 2}}}, max_steps=None)
+    finished = attempt(in_a_loop, stop={"trial": {"plateau": {"steps": 2}}}, max_steps=None)
     assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == ("done", 3, "no better value in 2 steps")
 
 
@@ -288,7 +284,13 @@ def test_a_plateau_goes_on_counting_in_the_next_attempt(attempt: Runs) -> None:
     assert (finished.ended.outcome, finished.ended.step) == ("done", 5)
 
 
-def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt: Runs) -> None:
+def in_a_loop(trial: Trial) -> None:
+    while True:
+        trial.report({"score": 1.0})
+
+
+@pytest.mark.parametrize("train", [counting, in_a_loop])
+def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt: Runs, train: Callable[[Trial], None]) -> None:
     def killed(trial: Trial) -> None:
         for step in trial.steps():
             trial.report({"score": float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w"))
@@ -300,6 +302,6 @@ def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt
     with pytest.raises(Killed):
         attempt(killed, stop={"trial": {"target": 3.0}})
     attempt.office.lost(0, 1)
-    finished = attempt(counting)
+    finished = attempt(train)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
     assert attempt.office.history.trials[0].step == 3
