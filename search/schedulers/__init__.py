@@ -19,6 +19,7 @@ _SCHEDULERS: Mapping[str, tuple[str, str]] = {
     "hyperband": ("regrow.search.schedulers.hyperband", "Hyperband"),
     "async_hyperband": ("regrow.search.schedulers.async_hyperband", "AsyncHyperband"),
     "pasha": ("regrow.search.schedulers.pasha", "Pasha"),
+    "percentile": ("regrow.search.schedulers.percentile", "Percentile"),
     "median": ("regrow.search.schedulers.median", "Median"),
     "pbt": ("regrow.search.schedulers.pbt", "Pbt"),
     "dehb": ("regrow.search.schedulers.dehb", "Dehb"),
