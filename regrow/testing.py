@@ -66,15 +66,19 @@ def check_sampler(search: object, space: Mapping[str, Any] | None = None, *, tri
     another order proposes the same.
     """
     setting = Setting(space=Space.parse(space or _SPACE), modes=("min" if mode == "min" else "max",), max_steps=9, trials=trials)
-    told: dict[int, Result] = {}
+    told: list[Result] = []
+    begun: list[Result] = []
     sampler = samplers.make(search, setting)
     for number in range(trials):
         seed = seed_for(setting.seed, number)
         proposal = sampler.ask(number, seed)
         assert sampler.ask(number, seed) == proposal, f"trial {number}: asked twice, {search} proposes different things"
         fresh = samplers.make(search, setting)
-        results = list(told.values())
-        random.Random(number).shuffle(results)  # noqa: S311 - an order, no secret
+        # Trials in any order, the results of each in theirs.
+        order = [result.number for result in told]
+        random.Random(number).shuffle(order)  # noqa: S311 - an order, no secret
+        of_trial = {n: iter([result for result in told if result.number == n]) for n in set(order)}
+        results = [next(of_trial[n]) for n in order]
         for result in results:
             fresh.tell(result)
         again = fresh.ask(number, seed)
@@ -82,12 +86,13 @@ def check_sampler(search: object, space: Mapping[str, Any] | None = None, *, tri
         if proposal is None:
             return
         _check_proposal(setting.space, proposal, f"trial {number}")
-        begun = Result(number=number, config=proposal.config, state=proposal.state, status="running")
-        told[number] = begun
-        sampler.tell(begun)
+        begun.append(Result(number=number, config=proposal.config, state=proposal.state, status="running"))
+        now = [begun[-1]]
         if number >= 3:
-            told[number - 3] = _ended(told[number - 3])
-            sampler.tell(told[number - 3])
+            now += _course(begun[number - 3])
+        for result in now:
+            sampler.tell(result)
+        told += now
 
 
 def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
@@ -101,6 +106,14 @@ def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
         except (TypeError, ValueError):
             same = False
         assert same, f"{what}: its {part} is not JSON: {value}"
+
+
+def _course(result: Result) -> list[Result]:
+    """What is told of a trial after it has begun: some pause before they end."""
+    ended = _ended(result)
+    if ended.number % 4 != 2 or ended.status == "failed":
+        return [ended]
+    return [replace(ended, status="paused", value=ended.intermediate[0][1], intermediate=ended.intermediate[:1]), ended]
 
 
 def _ended(result: Result) -> Result:

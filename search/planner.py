@@ -113,6 +113,8 @@ class Planner:
                 if event.trial in self._due:
                     self._due.remove(event.trial)
                 trial = self.history.trials[event.trial]
+                if trial.held:
+                    self._tell_sampler(trial)
                 if trial.state.final:
                     self._finished(trial)
                     self._failed_now += trial.state is TrialState.FAILED
@@ -360,12 +362,14 @@ class Planner:
         if repeats == 1:
             self._untold.append(self._result(trial))
             return
-        first = trial.number - trial.number % repeats
-        group = [self._result(t) for t in self.history.trials[first : first + repeats]]
-        if len(group) == 1 and group[0].status == "running":
-            self._untold.append(replace(group[0], number=first // repeats))
-        elif len(group) == repeats and all(result.status != "running" for result in group):
-            self._untold.append(_mean(first // repeats, group))
+        group, place = divmod(trial.number, repeats)
+        if trial.state is TrialState.PENDING:
+            if place == 0:
+                self._untold.append(replace(self._result(trial), number=group))
+            return
+        results = [self._result(t) for t in self.history.trials[group * repeats : (group + 1) * repeats]]
+        if len(results) == repeats and all(result.status not in ("running", "paused") for result in results):
+            self._untold.append(_mean(group, results))
 
     def _all_known(self, created: Created) -> list[Known]:
         """What was known before the first trial: the user's points with metrics, then earlier experiments."""
@@ -393,7 +397,7 @@ class Planner:
             number=trial.number,
             config=trial.proposed,
             state=trial.proposal_state,
-            status=_TOLD.get(trial.state, "running"),
+            status="paused" if trial.held and trial.rows else _TOLD.get(trial.state, "running"),
             value=best,
             intermediate=list(enumerate(trial.values, start=1)),
             values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,

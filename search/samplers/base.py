@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from regrow.search.domains import Json
 
-Status: TypeAlias = Literal["running", "done", "stopped", "failed"]
+Status: TypeAlias = Literal["running", "paused", "done", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class Result:
     """What is known of trial `number`: its proposal and how far it got.
 
     `value` is the objective, None if there is none (yet). `intermediate` has its value by step, each step
-    once. "stopped" is a trial that a scheduler ended early, "failed" one that gave nothing. With several metrics
+    once. "stopped" is a trial that a scheduler ended early, "paused" one that may go on later (what it has so far is
+    all that there may ever be), "failed" one that gave nothing. With several metrics
     `values` has all of them, the objective first, of the trial's last step. `violations`: by how much each
     constraint is broken there, 0 or less where it is met; empty where there are none or nothing is known. Results
     of earlier experiments (warm start) have negative numbers, no state, and come before all others.
@@ -49,8 +50,8 @@ class Sampler(Protocol):
     A class attribute `several = True` says that it takes several metrics and constraints into account. One that
     runs out of configurations has an attribute `size`.
 
-    `ask` is a pure function of the space, the sampler's options, the set of results told so far (not their
-    order), `number` and `seed`: no clock, no global random state. So a sampler is never stored; it is told
+    `ask` is a pure function of the space, the sampler's options, the set of results told so far (not the order of
+    their trials), `number` and `seed`: no clock, no global random state. So a sampler is never stored; it is told
     everything again. Numbers count from 0 without gaps. A trial that the user proposed has an empty `state`.
     """
 

@@ -99,6 +99,9 @@ class Bohb:
     def tell(self, result: Result) -> None:
         """A "running" result counts by its curve, if it has one."""
         before = self._results.get(result.number)
+        if result.status in ("done", "stopped", "paused") and result.intermediate:
+            # Whether it ended here for good or only for now: others will be compared with it at this step.
+            self._ends.add(max(step for step, value in result.intermediate if not math.isnan(value)))
         if not supersedes(result, before):
             return
         self._results[result.number] = result

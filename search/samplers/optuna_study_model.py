@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -119,8 +120,8 @@ class StudyModel:
             known = result.values is not None and len(result.values) == len(self._setting.modes)
             values = list(result.values or ()) if known else [math.nan]
         else:
-            value = ended_value(result)
-            if result.status == "stopped" and not self._stopped_count:
+            value = ended_value(replace(result, status="stopped") if result.status == "paused" else result)
+            if result.status in ("stopped", "paused") and not self._stopped_count:
                 return TrialState.PRUNED, None if value is None else [value]
             values = [math.nan if value is None else value]
         return nothing if any(map(math.isnan, values)) else (TrialState.COMPLETE, values)

@@ -7,7 +7,7 @@ from typing import Final
 
 from regrow.search.samplers.base import Result
 
-_RANK: Final = {"running": 0, "failed": 1, "stopped": 2, "done": 3}
+_RANK: Final = {"running": 0, "paused": 1, "failed": 2, "stopped": 3, "done": 4}
 
 
 def supersedes(result: Result, before: Result | None) -> bool:
@@ -22,7 +22,7 @@ def supersedes(result: Result, before: Result | None) -> bool:
 def ended_value(result: Result) -> float | None:
     """The value by which an ended trial counts as a whole: of a stopped one the last of its curve.
 
-    None for one that runs, failed, or has no value (a NaN is none).
+    None for one that runs, failed, or has no value (a NaN is none); also for a paused one, whose value may still change.
     """
     if result.status not in ("done", "stopped"):
         return None

@@ -22,8 +22,8 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 # The order says which of two results for a trial counts: an end over running, a real end over a failure.
-_UNTOLD, _RUNNING, _FAILED, _STOPPED, _DONE = range(5)
-_RANK: Final = {"running": _RUNNING, "failed": _FAILED, "stopped": _STOPPED, "done": _DONE}
+_UNTOLD, _RUNNING, _PAUSED, _FAILED, _STOPPED, _DONE = range(6)
+_RANK: Final = {"running": _RUNNING, "paused": _PAUSED, "failed": _FAILED, "stopped": _STOPPED, "done": _DONE}
 _NO_STEP: Final = -1.0  # of a stopped trial without intermediate values: it comes after all that have some
 
 
@@ -40,7 +40,8 @@ class TpeHistory:
         self._loss = np.zeros(0)  # the value, negated where more is better
         self._step = np.zeros(0)  # of the value, for stopped trials
         self._column = {name: np.zeros(0) for name in coordinate}  # NaN where the parameter is not active
-        self._first_with: dict[frozenset[str], int] = {}
+        self._with: dict[frozenset[str], set[int]] = {}
+        """The trials that gave something, by the parameters that were active in them."""
 
     def tell(self, result: Result, shared: Mapping[str, float]) -> None:
         """Takes in a result; `shared` has the coordinates that its proposal drew, also of inactive
@@ -57,12 +58,14 @@ class TpeHistory:
             if (before, self._loss[number], self._step[number]) != (rank, loss, step):
                 raise ValueError(f"trial {number} ended before, in another way")
             return
-        if rank < before:
+        if rank < before or (rank == before == _PAUSED and step < self._step[number]):
             return
         row = {name: self._coordinate[name](v) for name, v in result.config.items() if name in self._coordinate}
-        if rank >= _STOPPED:
-            names = frozenset(row)
-            self._first_with[names] = min(self._first_with.get(names, number), number)
+        names = frozenset(row)
+        if rank >= _STOPPED or rank == _PAUSED:
+            self._with.setdefault(names, set()).add(number)
+        elif before == _PAUSED and names in self._with:  # it failed after all
+            self._with[names].discard(number)
         if rank == _RUNNING:
             row = {**shared, **row}
         for name, column in self._column.items():
@@ -70,26 +73,32 @@ class TpeHistory:
         self._rank[number], self._loss[number], self._step[number] = rank, loss, step
 
     def ended(self) -> int:
-        """How many trials gave something to learn from: done or stopped."""
-        return int(np.count_nonzero(self._rank >= _STOPPED))
+        """How many trials gave something to learn from: done, stopped, or paused."""
+        return int(np.count_nonzero(self._learnt()))
 
     def activities(self) -> Iterable[frozenset[str]]:
-        """Each set of parameters that was active together in a trial that ended, by the first such trial."""
-        return sorted(self._first_with, key=lambda names: self._first_with[names])
+        """Each set of parameters that was active together in a trial that gave something, by the first such trial."""
+        first = {names: min(numbers) for names, numbers in self._with.items() if numbers}
+        return sorted(first, key=lambda names: first[names])
+
+    def _learnt(self) -> npt.NDArray[np.bool_]:
+        learnt: npt.NDArray[np.bool_] = (self._rank >= _STOPPED) | (self._rank == _PAUSED)
+        return learnt
 
     def split(self, n_below: int, *, liar: bool, number: int) -> tuple[Rows, Rows]:
         """The best `n_below` of the trials that ended, and all others; each by number.
 
         The better of two done trials has the smaller loss, of two stopped ones the larger step and then the
-        smaller loss; done is better than stopped; ties go to the smaller number (Optuna's `_split_trials`).
+        smaller loss; done is better than stopped; ties go to the smaller number (Optuna's `_split_trials`). A paused
+        trial counts as a stopped one, for as long as it is paused.
         With `liar` the running trials, except for `number`, are among the others.
         """
         below = _best(np.flatnonzero(self._rank == _DONE), n_below, self._loss)
         if len(below) < n_below:
-            stopped = np.flatnonzero(self._rank == _STOPPED)
+            stopped = np.flatnonzero((self._rank == _STOPPED) | (self._rank == _PAUSED))
             order = np.lexsort((self._loss[stopped], -self._step[stopped]))
             below = np.concatenate([below, stopped[order[: n_below - len(below)]]])
-        others = self._rank >= _STOPPED
+        others = self._learnt()
         others[below] = False
         if liar:
             others |= self._rank == _RUNNING
@@ -110,11 +119,11 @@ class TpeHistory:
         if rank == _DONE:
             value = math.nan if result.value is None else float(result.value)
             return (_FAILED, 0.0, 0.0) if math.isnan(value) else (_DONE, self._sign * value, 0.0)
-        if rank == _STOPPED:
+        if rank in (_STOPPED, _PAUSED):
             if not result.intermediate:
-                return _STOPPED, 0.0, _NO_STEP
+                return rank, 0.0, _NO_STEP
             step, value = max(result.intermediate, key=lambda pair: pair[0])
-            return _STOPPED, math.inf if math.isnan(value) else self._sign * float(value), float(step)
+            return rank, math.inf if math.isnan(value) else self._sign * float(value), float(step)
         return rank, 0.0, 0.0
 
     def _make_room(self, number: int) -> None:

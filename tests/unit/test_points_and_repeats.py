@@ -10,7 +10,7 @@ import pytest
 
 from regrow import views
 from regrow.search.errors import SpecError
-from regrow.search.events import Proposed
+from regrow.search.events import Created, Known, Proposed
 from regrow.search.lifecycle import TrialState
 from regrow.search.planner import Planner, seed_for
 from regrow.search.samplers import Proposal, Result
@@ -125,6 +125,24 @@ def test_a_model_learns_from_known_points() -> None:
     of = spec(space={"x": {"uniform": [0.0, 1.0]}}, search="tpe", trials=8, points=points)
     xs = [trial.config["x"] for trial in run(of, FunctionObjective(function=lambda c, s: 1.0, spec=of)).history.trials]
     assert statistics.median(abs(x - 0.2) for x in xs) < 0.15
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("search", ["random", "tpe", "qmc", "cmaes", "bohb", "nsga2", "dehb"])
+def test_every_sampler_bears_points_known_results_failed_ones_and_repeats(search: str, repeats: int) -> None:
+    """What the user proposed has no state of the sampler's; what is known has a negative number; both after each other."""
+    space = {"x": {"uniform": [0.0, 1.0]}, "k": {"choice": ["a", "b"]}, "m": {"int": [1, 4], "when": {"k": "a"}}}
+    known = {"config": {"x": 0.25, "k": "a", "m": 2}, "metrics": {"loss": 0.7}}
+    of = spec(
+        space=space, search=search, schedule="dehb" if search == "dehb" else "asha", trials=16, max_steps=9, repeats=repeats,
+        points=[{"x": 0.5, "k": "b"}, known, {"x": 0.1, "k": "a", "m": 4}],
+    )
+    earlier = [Known(config={"x": 0.3, "k": "b"}, value=0.9, curve=[(1, 1.0), (2, 0.9)]), Known(config={"x": 0.4, "k": "b"}, status="failed")]
+    done = Simulation(spec=of, objective=FunctionObjective(function=lambda c, s: c["x"] / s, spec=of), workers=3)
+    done.open([Created(t=0.0, id="i", spec=of.to_json(), known=earlier)]).run()
+    assert verify(done.events).difference is None
+    assert [trial.config["x"] for trial in done.history.trials[: 2 * repeats : repeats]] == [0.5, 0.1]
+    assert len(done.history.trials) == 16
 
 
 @pytest.mark.parametrize(
