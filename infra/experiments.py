@@ -85,6 +85,9 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
                 key="trials", value=trials, hint=f"write {total} or more",
                 problem=f"experiment {name!r} has {total} already, and a total can only be raised",
             )
+        if trials % stored.repeats:
+            hint = f"write {trials - trials % stored.repeats + stored.repeats}"
+            raise SpecError(key="trials", value=trials, problem=f"is no multiple of repeats ({stored.repeats})", hint=hint)
         cells = None if stored.own_sampler else samplers.size(stored.search, stored.setting)
         if cells is not None and trials > (cells := cells * stored.repeats):
             raise SpecError(key="trials", value=trials, problem=f"the grid has only {cells} cells", hint=f"at most {cells}")

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from regrow.infra.log import Log, Superseded
+from regrow.search.errors import SearchCodeError
 from regrow.search.events import AnyEvent, Dropped, Opened, Started, decode, encode
 from regrow.search.history import History
 from regrow.search.planner import Planner
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.ports import Store, Unavailable
+from regrow.tasks.traces import user_trace
 
 COMPACT_EVERY = 128
 """Segments between two looks at whether small ones can be merged."""
@@ -176,15 +179,31 @@ class Ledger:
             raise self._broken
 
     def _take(self, event: AnyEvent) -> None:
-        self._planner.apply(event)
+        with self._search():
+            self._planner.apply(event)
         self._lines.append(encode(event))
         self._settle()
 
+    def _next(self) -> AnyEvent | None:
+        """The next decision, applied. Where the user's own search raises nothing more is recorded: the log ends before that."""
+        with self._search():
+            decision = self._planner.next(self.now())
+            if decision is not None:
+                self._planner.apply(decision)
+        return decision
+
+    @contextmanager
+    def _search(self) -> Iterator[None]:
+        try:
+            yield
+        except SearchCodeError as error:
+            self._broken = UserCodeError(str(error), user_trace(error.__cause__ or error))
+            raise self._broken from None
+
     def _settle(self) -> bool:
         decided = False
-        while (decision := self._planner.next(self.now())) is not None:
+        while (decision := self._next()) is not None:
             decided = True
-            self._planner.apply(decision)
             self._lines.append(encode(decision))
             if isinstance(decision, Started):
                 self.starts.append((decision.trial, decision.attempt))

@@ -24,20 +24,9 @@ from regrow.infra.quiet import QUIET
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.spec import Spec
-from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.traces import in_a_line, user_trace
 from regrow.tasks.trainable import adapt, find, glance, locate
-
-
-class UserCodeError(RegrowError):
-    """The user's own module raised when it was imported. `trace` is its traceback."""
-
-    def __init__(self, message: str, trace: str) -> None:
-        super().__init__(message, trace)
-        self.trace = trace
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def launch(
@@ -161,6 +150,9 @@ def raise_error(ended: Any) -> None:
     """Raises what ended the flow run, if it was an exception: one that tells the user what to do, or a bug."""
     found = ended.data
     error = getattr(found, "result", found)
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, UserCodeError):  # as Ray hands on what an actor raised
+        raise cause
     if isinstance(error, BaseException):
         raise error
 

@@ -23,6 +23,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
+class SearchCodeError(Exception):
+    """A sampler or scheduler of the user's own raised; what it raised is the cause."""
+
+
 class SpecError(ValueError):
     """What a user wrote cannot be used.
 

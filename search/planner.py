@@ -8,12 +8,13 @@ the event's own time: so a log can be replayed and each of its decisions recompu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
 
 from regrow.search import samplers, schedulers
-from regrow.search.errors import SpecError
+from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -32,7 +33,7 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.history import History, Trial
-from regrow.search.lifecycle import TrialState
+from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.options import chosen
 from regrow.search.samplers import Result, Sampler
 from regrow.search.schedulers import Candidate, Final, Scheduler, Verdict
@@ -126,6 +127,11 @@ class Planner:
         history = self.history
         if history.opened is None or history.closed is not None:
             return None
+        with self._theirs():
+            return self._decision(now)
+
+    def _decision(self, now: float) -> AnyEvent | None:
+        history = self.history
         return (
             self._bury(now)
             or self._decide(now)
@@ -134,6 +140,21 @@ class Planner:
             or self._close(now)
             or (self._start(now) if history.closing is None else None)
         )
+
+    @contextmanager
+    def _theirs(self) -> Iterator[None]:
+        """Names the user's own sampler or scheduler as what raised."""
+        try:
+            yield
+        except (SpecError, IllegalMove):
+            raise
+        except Exception as error:
+            spec = self.history.spec
+            own = [chosen(spec.search)] * spec.own_sampler + [chosen(spec.schedule)] * spec.own_scheduler
+            if not own:
+                raise
+            told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; mend it, then resume"
+            raise SearchCodeError(told) from error
 
     # ---- the kinds of decision, most urgent first ------------------------------------------------------------------
 
@@ -315,7 +336,8 @@ class Planner:
         if self._scheduler is None:
             self._unfolded.append(what)
         else:
-            what(self._scheduler)
+            with self._theirs():
+                what(self._scheduler)
 
     @property
     def _sampling(self) -> Sampler:

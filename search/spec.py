@@ -310,6 +310,9 @@ class Spec(_Part):
                 raise SpecError(key="mode", value=None, problem="is missing", hint="write mode: max or mode: min")
         elif not self.metric:
             raise SpecError(key="metric", value=[], problem="is empty", hint="name at least one metric")
+        elif len({metric.name for metric in self.metric}) < len(self.metric):
+            names = [metric.name for metric in self.metric]
+            raise SpecError(key="metric", value=names, problem="names a metric twice", hint="give each name once")
         elif self.mode is not None:
             raise SpecError(key="mode", value=self.mode, problem="belongs to each metric here", hint="give each its mode")
         for place, text in enumerate(self.constraints):
@@ -475,7 +478,8 @@ def _explain(error: ValidationError, data: dict[str, Any]) -> SpecError:
     if path[0] in _PARTS and first["type"] in ("model_type", "model_attributes_type"):
         hint = f"its keys are: {', '.join(_PARTS[path[0]].model_fields)}"
     elif first["type"].endswith("_type") and not (hint == _QUOTES and path[0] in ("metric", "env")):
-        hint = next((form for at, form in _FORMS.items() if f"{key}.".startswith(f"{at}.")), hint)
+        near = (form for at, form in _FORMS.items() if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2)
+        hint = next(near, hint)
     return SpecError(key=key, value=value, problem=problem, hint=hint)
 
 

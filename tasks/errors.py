@@ -10,3 +10,14 @@ class UserError(RegrowError):
 
     Survives pickling as long as a subclass passes only its message to `Exception`.
     """
+
+
+class UserCodeError(RegrowError):
+    """The user's own code raised where it is not a trial's: on import, or in a sampler or scheduler. `trace` is its traceback."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message, trace)
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -13,7 +13,7 @@ from regrow.cli.simulate import simulate
 from regrow.infra.log import CorruptLog
 from regrow.infra.mlflow_check import shown
 from regrow.search.errors import SpecError
-from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports import Unavailable
 from regrow.tasks.traces import one_line
 
@@ -68,6 +68,3 @@ def main() -> None:
         traceback.print_exc()
         error.print("regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume` goes on", markup=False)
         sys.exit(1)
-
-
-from regrow.launch import UserCodeError  # noqa: E402

@@ -32,9 +32,10 @@ def simulate(
     from regrow.infra.tables import Table, read_trace
     from regrow.launch import check_search
     from regrow.search import simulator
-    from regrow.search.errors import SpecError
+    from regrow.search.errors import SearchCodeError, SpecError
     from regrow.search.events import encode
-    from regrow.tasks.errors import UserError
+    from regrow.tasks.errors import UserCodeError, UserError
+    from regrow.tasks.traces import user_trace
 
     changes = {name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None}
     spec = read_spec(file)
@@ -54,6 +55,8 @@ def simulate(
     began = time.perf_counter()
     try:
         run = simulator.simulate(spec, curves, workers=workers, availability=machines)
+    except SearchCodeError as error:
+        raise UserCodeError(str(error), user_trace(error.__cause__ or error)) from None
     except RuntimeError as error:
         raise UserError(f"{trace or file}: {error}") from None
     took = time.perf_counter() - began
