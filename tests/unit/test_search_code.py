@@ -1,0 +1,63 @@
+"""A scheduler of the user's own that raises in the middle: nothing after it is written, and once mended it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.infra.ledger import Ledger
+from regrow.infra.places import read_events
+from regrow.infra.stores.memory import MemoryStore
+from regrow.search.events import Began, Created, Opened, Reported, Row
+from regrow.search.verify import verify
+from regrow.tasks.errors import UserCodeError
+
+CODE = """
+from regrow.testing import Scheduler, Verdict
+
+
+class Fragile(Scheduler):
+    broken = True
+
+    def first(self, trial, after):
+        return after + 1 if after < 3 else None
+
+    def decide(self, trial, values):
+        if self.broken and len(values) == 2:
+            raise KeyError("my mistake")
+        return Verdict(until=self.first(trial, len(values)))
+"""
+SPEC: dict[str, Any] = {
+    "name": "own", "trainable": "a.py:b", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
+    "search": "random", "schedule": "fragile_scheduler:Fragile", "trials": 1, "max_steps": 9,
+}
+
+
+def test_the_traceback_is_kept_and_the_log_ends_before_the_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fragile_scheduler.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store = MemoryStore()
+    lease: dict[str, Any] = {"trial": 0, "attempt": 1}
+    ledger = Ledger(store)
+    opened = Opened(t=0.0, by="driver", driver="d", slots=1, trials=1)
+    ledger.claim(Created(t=0.0, id="e", spec=SPEC), opened)
+    ledger.record(Began(t=1.0, **lease, node="n"))
+    ledger.record(Reported(t=2.0, **lease, rows=[Row(1, 2.0, {"score": 1.0})]))
+    second = Reported(t=3.0, **lease, rows=[Row(2, 3.0, {"score": 2.0})])
+    with pytest.raises(UserCodeError) as caught:
+        ledger.record(second)
+    assert str(caught.value) == "fragile_scheduler:Fragile raised KeyError: 'my mistake'; mend it, then resume"
+    assert 'raise KeyError("my mistake")' in caught.value.trace
+    assert "planner.py" not in caught.value.trace
+    with pytest.raises(UserCodeError):
+        ledger.record(second)
+
+    import fragile_scheduler  # type: ignore[import-not-found]  # made above
+
+    fragile_scheduler.Fragile.broken = False
+    assert verify(read_events(store)).difference is None
+    again = Ledger(store)
+    again.claim(Opened(t=4.0, by="driver", driver="e", slots=1, trials=1))
+    assert verify(read_events(store)).difference is None
