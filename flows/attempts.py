@@ -142,6 +142,12 @@ class Attempts:
             if run_id not in self._task_runs and trial.state.final and any(a.task_run == str(run_id) for a in trial.attempts)
         }
         left |= unfinished(self._client, earlier)
+        # One that was given up while it was paused is left in that state by its last attempt.
+        left |= {
+            run_id for run_id, trial in trials.items()
+            if trial.state is TrialState.STOPPED and trial.attempts[-1].outcome == "paused"
+            and any(a.task_run == str(run_id) for a in trial.attempts)
+        }
         ended = {
             run_id: (task_name(trials[run_id].number), state)
             for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None

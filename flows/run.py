@@ -42,7 +42,7 @@ from regrow.infra.collection import collect
 from regrow.infra.coordinator import Instructions, Opening, RayDesk, start_coordinator
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.host import RayHost
-from regrow.infra.joining import joined, slots
+from regrow.infra.joining import joined, slots, widest
 from regrow.infra.nodes import Nodes
 from regrow.infra.places import Places, replay
 from regrow.infra.prefect_server import answers
@@ -168,7 +168,7 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        known=prepared.known,
+        known=prepared.known, widest=widest(spec, ray_cluster),
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator = start_coordinator(store, opening, name=address)

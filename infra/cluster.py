@@ -67,6 +67,14 @@ class Cluster:
             raise ValueError("a trial must want some resource")
         return sum(fitting(node["Resources"], resources) for node in _alive_nodes())
 
+    def widest(self, resources: Mapping[str, float]) -> int:
+        """How many trials' resources fit on one node at most, so that one trial can have them. Ray gives several GPUs only
+        as whole ones.
+        """
+        most = max((fitting(node["Resources"], resources) for node in _alive_nodes()), default=0)
+        gpu = resources.get("gpu", 0)
+        return max(1, min(most, int(1 / gpu)) if 0 < gpu < 1 else most)
+
 
 class ClusterLost(RegrowError):
     """The Ray cluster is gone and what ran on it with it; connect to another and go on from the log."""

@@ -22,6 +22,7 @@ from regrow.infra.experiments import make_importable
 from regrow.infra.leases import Watch
 from regrow.infra.ledger import Ledger
 from regrow.infra.log import Superseded
+from regrow.search.errors import SpecError
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -37,6 +38,7 @@ from regrow.search.events import (
 from regrow.search.history import Attempt, Trial
 from regrow.search.planner import seed_for
 from regrow.search.spec import Spec
+from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.messages import Assignment, DeskGone, Order, Progress
 from regrow.tasks.ports import Store
 
@@ -66,7 +68,8 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a sitting begins: slots, the new total of trials (None: as it was), and who opens.
+    """With what a sitting begins: slots (and those of one node, see Opened), the new total of trials (None: as it was), and
+    who opens.
 
     `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
     """
@@ -79,6 +82,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     versions: dict[str, str]
     known: list[Known] = []
+    widest: int = 0
 
 
 CLAIMS = 20
@@ -100,7 +104,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
         opened = Opened(
             t=now, by="coordinator" if again else "driver", driver=driver,
             slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
-            flow_run=opening.flow_run, code=opening.code, versions=opening.versions,
+            flow_run=opening.flow_run, code=opening.code, versions=opening.versions, widest=opening.widest,
         )
         created = Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
         events: list[AnyEvent] = [] if history.t_created else [created]
@@ -129,8 +133,14 @@ class Coordinator:
     def __init__(
         self, store: Store, opening: Opening, driver: str, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
+        self._failed: RegrowError | SpecError | None = None
+        """What the first decisions raised; an exception here would reach the driver as the actor's death only."""
         make_importable(Spec.parse(opening.spec))
-        self._ledger = claimed(store, opening, driver)
+        try:
+            self._ledger = claimed(store, opening, driver)
+        except (UserCodeError, SpecError) as error:
+            self._failed = error
+            return
         self._monotonic = monotonic
         self._carriers: dict[tuple[int, int], str] = {}
         """Task runs that were given a further trial to run, until that has begun."""
@@ -423,6 +433,8 @@ class Coordinator:
         return True
 
     def _start(self) -> None:
+        if self._failed is not None:
+            raise self._failed
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._ledger.write())
 

@@ -67,6 +67,13 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
     return spec.concurrency or room
 
 
+def widest(spec: Spec, ray_cluster: cluster.Cluster) -> int:
+    """Slots' worth of resources that one attempt can have on the present nodes; 1 where trials ask for nothing."""
+    wanted = {"cpu": spec.resources.cpu, "gpu": spec.resources.gpu, "memory": spec.resources.memory, **spec.resources.custom}
+    asked = {name: amount for name, amount in wanted.items() if amount}
+    return ray_cluster.widest(asked) if asked else 1
+
+
 def warm_up(spec: Spec, count: int) -> None:
     """Starts the processes of `count` trials and of the coordinator in the background, with what they will import."""
     import ray

@@ -128,7 +128,7 @@ class Ledger:
         while True:
             await self._work.wait()
             self._work.clear()
-            lines, self._lines = self._lines, []
+            lines, self._lines = self._lines if self._broken is None else [], []
             waiting, self._waiting = self._waiting, []
             self._writing = bool(lines)
             try:
@@ -202,7 +202,8 @@ class Ledger:
 
     def _settle(self) -> bool:
         decided = False
-        while (decision := self._next()) is not None:
+        # What was applied and could not be written is in the history: nothing may follow from it.
+        while self._broken is None and (decision := self._next()) is not None:
             decided = True
             self._lines.append(encode(decision))
             if isinstance(decision, Started):

@@ -152,7 +152,7 @@ def read_trace(path: Path, workers: int) -> list[Availability]:
         return availability(counts, gap, workers)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         form = '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0, ...]}'
         raise UserError(f"{path} is no trace: {type(error).__name__}: {error}; its form is {form}") from None
 
@@ -175,7 +175,7 @@ def _word(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, list | dict):
-        return json.dumps(value)
+        return json.dumps(value).lower()
     try:
         return repr(float(value))  # type: ignore[arg-type]  # it is tried
     except (TypeError, ValueError):

@@ -151,7 +151,7 @@ def raise_error(ended: Any) -> None:
     found = ended.data
     error = getattr(found, "result", found)
     cause = getattr(error, "cause", None)
-    if isinstance(cause, UserCodeError):  # as Ray hands on what an actor raised
+    if isinstance(cause, UserCodeError | UserError | SpecError):  # as Ray hands on what an actor raised
         raise cause
     if isinstance(error, BaseException):
         raise error
@@ -166,6 +166,8 @@ def check_search(spec: Spec) -> None:
         if wrong.__cause__ is None or isinstance(wrong.__cause__, ImportError):
             raise
         raise UserCodeError(str(wrong), user_trace(wrong.__cause__)) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's class raises when it is made
+        raise UserCodeError(f"the search cannot be made: {in_a_line(error)}", user_trace(error)) from None
 
 
 def glance_at(spec: Spec) -> None:
@@ -183,6 +185,8 @@ def check_trainable(spec: Spec) -> None:
     if spec.trainable != "pickled":
         with _user_code(spec):
             adapt(find(spec.trainable, spec.working_dir), spec.trainable)
+            if spec.stop.trial.function is not None:
+                find(spec.stop.trial.function, spec.working_dir)
 
 
 @contextmanager

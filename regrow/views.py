@@ -30,7 +30,7 @@ def best(history: History) -> dict[str, Any] | None:
         "trial": trial.number,
         "value": value,
         "step": step,
-        "config": history.spec.space.nest(trial.config),
+        "config": history.spec.space.nest(history.path(trial.number, step)[-1]),  # it may have changed since
         "checkpoint": checkpoint.manifest if checkpoint is not None else None,
     }
 

@@ -44,7 +44,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_d
 class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A configuration whose result was known before: of an earlier experiment (`origin`: its name and the trial's number).
 
-    `value` is the objective, `values` all metrics where there are several, `curve` the objective by step.
+    `value` is the objective, `values` all metrics where there are several, `curve` the objective by step; `violations`: by how
+    much each of this experiment's constraints is broken.
     """
 
     config: dict[str, Any]
@@ -52,6 +53,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: float | None = None
     values: list[float] | None = None
     curve: list[tuple[int, float]] = []
+    violations: list[float] = []
     origin: str = ""
 
 
@@ -70,9 +72,10 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     """A writer took the log over; all writers before it are fenced off. Always the first event of a claim segment.
 
     `by` is "driver" (a new sitting: attempts still open belong to a driver that is gone) or "coordinator" (the same
-    driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time; `trials`: the total number
-    of trials from here on. `flow_run` is the Prefect flow run. `versions` names the libraries
-    whose results may differ between versions. `code` is the SHA-256 of the pickled trainable, if it has no import path.
+    driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time; `trials`: the total
+    number of trials from here on. `widest`: slots of which one node has room, so that one attempt may have them; 0:
+    all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ between versions.
+    `code` is the SHA-256 of the pickled trainable, if it has no import path.
     """
 
     by: Literal["driver", "coordinator"]
@@ -82,6 +85,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     flow_run: str | None = None
     code: str | None = None
     versions: dict[str, str] = {}
+    widest: int = 0
 
 
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):

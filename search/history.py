@@ -129,6 +129,8 @@ class Trial:
     changes: list[Change] = field(default_factory=list)
     clone: Clone | None = None
     """Set from the decision to clone until the trial has a checkpoint of its own from it."""
+    replaced: list[str] = field(default_factory=list)
+    """Manifests whose step has another checkpoint since, and that are not dropped yet."""
     stale: int = 0
     """Checkpoints before this step hold weights that a clone replaced."""
 
@@ -165,6 +167,8 @@ class History:
         self.by_state: dict[TrialState, set[int]] = {state: set() for state in TrialState}
         self.total = 0
         self.slots = 0
+        self.widest = 0
+        """Slots that one attempt may have at most."""
         self.opened: Opened | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None
@@ -194,7 +198,8 @@ class History:
         self._elapsed = 0.0
         self._spec: Spec | None = None
         self._objective: Metric | None = None
-        self._constraints: tuple[Constraint, ...] = ()
+        self.limits: tuple[Constraint, ...] = ()
+        """The specification's constraints, read once."""
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -233,7 +238,7 @@ class History:
         for trial in self.trials:
             row = trial.rows[-1].metrics if trial.rows else {}
             values = [v if m.mode == "min" else -v for m in metrics if (v := row.get(m.name)) is not None]
-            if len(values) == len(metrics) and all(c.violation(row) <= 0 for c in self._constraints):
+            if len(values) == len(metrics) and all(c.violation(row) <= 0 for c in self.limits):
                 found.append((trial.number, values))
         return [
             number for number, ours in found
@@ -288,11 +293,12 @@ class History:
             raise IllegalMove(-1, None, "be created twice")
         self._spec = Spec.parse(event.spec, where="log")
         self._objective = self._spec.objective
-        self._constraints = self._spec.limits
+        self.limits = self._spec.limits
         self.id, self.total, self.t_created = event.id, self._spec.total, event.t
 
     def _opened(self, event: Opened) -> None:
         self.slots, self.total = event.slots, event.trials
+        self.widest = event.widest or event.slots
         if event.by == "driver":
             # The clock of another machine may be behind: a sitting never starts before the one before it ended.
             self._elapsed += self._t_last - self._t_opened if self.opened else 0.0
@@ -384,12 +390,15 @@ class History:
         if event.trial not in self.held:
             raise IllegalMove(event.trial, trial.state, "be given up: the scheduler did not pause it")
         self._move(trial, Move.STOP)
+        trial.attempts[-1].message = event.why  # the last word on why it does not go on
         self._finish(trial)
 
     def _saved(self, event: Saved) -> None:
         trial, attempt = self._worker(event.trial, event.attempt)
         if not attempt.saved < event.step <= trial.step:
             raise IllegalMove(event.trial, trial.state, f"save a checkpoint at step {event.step}")
+        if event.step in trial.checkpoints:
+            trial.replaced.append(trial.checkpoints[event.step].manifest)
         trial.checkpoints[event.step] = event
         attempt.saved = event.step
         if event.source is not None:
@@ -403,8 +412,9 @@ class History:
 
     def _dropped(self, event: Dropped) -> None:
         trial = self._trial(event.trial, "drop a checkpoint")
-        if missing := set(event.manifests) - {c.manifest for c in trial.checkpoints.values()}:
+        if missing := set(event.manifests) - {c.manifest for c in trial.checkpoints.values()} - set(trial.replaced):
             raise IllegalMove(event.trial, trial.state, f"drop {min(missing)}, which it does not have")
+        trial.replaced = [manifest for manifest in trial.replaced if manifest not in event.manifests]
         for step in [s for s, c in trial.checkpoints.items() if c.manifest in event.manifests]:
             self._forget(trial, step)
 
@@ -528,7 +538,7 @@ class History:
         value = row.metrics.get(self.objective.name)
         if value is None or (trial.best is not None and not self._better(value, trial.best[0])):
             return
-        if self._constraints and any(c.violation(row.metrics) > 0 for c in self._constraints):
+        if self.limits and any(c.violation(row.metrics) > 0 for c in self.limits):
             return
         trial.best = (value, row.step)
         leader = self.trials[self.best].best if self.best is not None else None

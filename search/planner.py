@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
 
+import msgspec
+
 from regrow.search import samplers, schedulers
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.events import (
@@ -69,8 +71,8 @@ class Planner:
         self._exhausted = False
         self._due: list[int] = []
         """Trials whose attempt reached the step of a decision, in that order."""
-        self._grown: list[int] = []
-        """Trials with a new checkpoint since their retention was last looked at."""
+        self._grown: set[int] = set()
+        """Trials whose checkpoints may be more than retention keeps; the others' are not."""
         self._failed_now = 0
         self._reported_now = False
 
@@ -79,14 +81,14 @@ class Planner:
         cloned = self._clone_of(event)
         self.history.apply(event)
         if cloned is not None:
-            self._grown.append(cloned)  # its checkpoints may not be needed any more
+            self._grown.add(cloned)  # its checkpoints may not be needed any more
         match event:
             case Created():
                 if not self.history.spec.own_scheduler:
                     _ = self._scheduling
                 self._untold += [_known(-1 - place, known) for place, known in enumerate(self._all_known(event))]
             case Opened():
-                self._fold(lambda scheduler: scheduler.opened(event.slots))
+                self._fold(lambda scheduler: scheduler.opened(event.slots, event.widest or event.slots))
                 if event.by == "driver":
                     self._failed_now, self._reported_now = 0, False
             case Proposed():
@@ -107,9 +109,9 @@ class Planner:
                 self._fold(lambda scheduler: scheduler.dropped(event.trial))
                 self._finished(self.history.trials[event.trial])
             case Saved():
-                self._grown.append(event.trial)
-            case Dropped() if event.trial in self._grown:
-                self._grown.remove(event.trial)
+                self._grown.add(event.trial)
+            case Dropped():
+                self._grown.add(event.trial)
             case Ended():
                 if event.trial in self._due:
                     self._due.remove(event.trial)
@@ -184,6 +186,8 @@ class Planner:
     def _decided(self, now: float, trial: Trial, attempt: int, step: int, verdict: Verdict) -> Decided:
         """The verdict as an event; without a checkpoint to go on from there is no clone."""
         manifests: list[str] = []
+        if self.history.spec.own_scheduler:
+            self._check_verdict(verdict)
         if verdict.source is not None:
             source = self.history.trials[verdict.source]
             manifests = [c.manifest for s, c in sorted(source.checkpoints.items(), reverse=True) if s >= source.stale]
@@ -197,14 +201,23 @@ class Planner:
             config=None if verdict.config is None else dict(verdict.config),
         )
 
+    def _check_verdict(self, verdict: Verdict) -> None:
+        """Raises SpecError for one of a user's own scheduler that cannot be carried out."""
+        name = chosen(self.history.spec.schedule)
+        if verdict.source is not None and not 0 <= verdict.source < len(self.history.trials):
+            raise SpecError("schedule", name, f"names trial {verdict.source} as a source, and there is none")
+        if verdict.config is not None:
+            self.history.spec.space.point(verdict.config, f"schedule: {name} decided")
+            _check_plain(verdict.config, "schedule", name)
+
     def _retain(self, now: float) -> AnyEvent | None:
-        while self._grown:
-            trial = self.history.trials[self._grown[0]]
+        for number in sorted(self._grown):
+            trial = self.history.trials[number]
             kept, pinned = self._kept(trial), self.history.pinned
-            surplus = [c.manifest for step, c in trial.checkpoints.items() if step not in kept and c.manifest not in pinned]
-            if surplus:
-                return Dropped(t=now, trial=trial.number, manifests=surplus)
-            self._grown.pop(0)
+            old = [*trial.replaced, *(c.manifest for step, c in trial.checkpoints.items() if step not in kept)]
+            if surplus := [manifest for manifest in old if manifest not in pinned]:
+                return Dropped(t=now, trial=number, manifests=surplus)
+            self._grown.discard(number)
         return None
 
     def _retire(self, now: float) -> AnyEvent | None:
@@ -290,7 +303,8 @@ class Planner:
             t=now, trial=trial.number, attempt=len(trial.attempts) + 1,
             until=self._scheduling.first(trial.number, trial.decided), checkpoints=[*others, *own],
             avoid_spot=trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
-            clones=len(others), width=max(1, min(self._scheduling.width(trial.number), history.slots - history.occupied)),
+            clones=len(others),
+            width=max(1, min(self._scheduling.width(trial.number), history.slots - history.occupied, history.widest)),
         )
 
     def _propose(self, now: float, number: int) -> AnyEvent | None:
@@ -304,6 +318,9 @@ class Planner:
         if group < len(points):
             return Proposed(t=now, trial=number, config=spec.space.point(points[group].config, f"points.{group}"))
         proposal = self._sampling.ask(group, seed_for(spec.seed, group))
+        if proposal is not None and spec.own_sampler:
+            spec.space.point(proposal.config, f"search: {chosen(spec.search)} proposed")
+            _check_plain((proposal.config, proposal.state), "search", chosen(spec.search))
         if proposal is None:
             self._exhausted = True
             return self._retire(now) or self._close(now) or self._start(now)
@@ -350,16 +367,19 @@ class Planner:
         return self._sampler
 
     def _kept(self, trial: Trial) -> set[int]:
-        """Steps of the checkpoints that retention keeps: the last ones, and the best by the objective at their step."""
+        """Steps of the checkpoints that retention keeps: the last ones, and the best by the objective at their step, those
+        that meet the constraints first.
+        """
         policy, spec = self.history.spec.checkpoint, self.history.spec
         steps = sorted(step for step in trial.checkpoints if step >= trial.stale)
         sign = -1.0 if spec.objective.mode == "max" else 1.0
-        by_value = sorted(steps, key=lambda s: (sign * trial.values[s - 1], s))
+        broken = {s for s in trial.checkpoints if any(c.violation(trial.rows[s - 1].metrics) > 0 for c in self.history.limits)}
+        by_value = sorted(trial.checkpoints, key=lambda s: (s in broken, sign * trial.values[s - 1], s))
         return set(steps[-policy.keep_last :]) | set(by_value[: policy.keep_best])
 
     def _clone_of(self, event: AnyEvent) -> int | None:
         """The trial whose checkpoints this event may release, as another one waited for them."""
-        if isinstance(event, Saved | Began | Ended | Retired) and 0 <= event.trial < len(self.history.trials):
+        if isinstance(event, Saved | Began | Ended | Retired | Decided) and 0 <= event.trial < len(self.history.trials):
             clone = self.history.trials[event.trial].clone
             return clone.source if clone is not None else None
         return None
@@ -403,6 +423,7 @@ class Planner:
                 points.append(
                     Known(
                         config=spec.space.point(point.config, f"points.{place}"), value=values[0],
+                        violations=[c.violation(point.metrics) for c in spec.limits],
                         values=values if len(values) == len(spec.metrics) else None,
                     )
                 )
@@ -427,6 +448,14 @@ class Planner:
         )
 
 
+def _check_plain(value: object, key: str, name: str) -> None:
+    """Raises SpecError if what a user's own class returned cannot be written to the log."""
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecError(key, name, f"returned what is not plain JSON: {error}", "return Python's own numbers and text") from None
+
+
 def _until(trial: Trial, step: int) -> Sequence[float]:
     """The objective up to a step, without copying it where that is the last one."""
     return trial.values if len(trial.values) == step else trial.values[:step]
@@ -436,6 +465,7 @@ def _known(number: int, known: Known) -> Result:
     return Result(
         number=number, config=known.config, status=known.status, value=known.value,
         values=None if known.values is None else tuple(known.values), intermediate=[(s, v) for s, v in known.curve],
+        violations=tuple(known.violations),
     )
 
 

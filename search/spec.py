@@ -345,9 +345,11 @@ class Spec(_Part):
                 problem = "has no place where every configuration is tried once anyway"
                 raise SpecError(key=key, value=point.config, problem=problem, hint="leave points out")
             self.space.point(point.config, key)
-            if point.metrics is not None and self.objective.name not in point.metrics:
-                hint = f"give {self.objective.name}, or leave metrics out"
-                raise SpecError(key=f"{key}.metrics", value=point.metrics, problem="lacks the objective", hint=hint)
+            needed = [self.objective.name, *(limit.metric for limit in self.limits)]
+            if point.metrics is not None and (lacking := [name for name in needed if name not in point.metrics]):
+                hint = f"give {lacking[0]}, or leave metrics out"
+                what = "the objective" if lacking[0] == self.objective.name else "a metric of the constraints"
+                raise SpecError(key=f"{key}.metrics", value=point.metrics, problem=f"lacks {what}", hint=hint)
         return None if cells is None else cells * self.repeats
 
     def _check_resources(self) -> None:
@@ -401,7 +403,7 @@ class Spec(_Part):
     @property
     def own_scheduler(self) -> bool:
         """Whether the scheduler is a user's own, given by its import path."""
-        return _is_path(self.schedule)
+        return any(is_path(name) for name in _schedules(self.schedule))
 
     @property
     def ending(self) -> Ending:

@@ -91,5 +91,5 @@ def _known(history: History, trial: Trial, spec: Spec, config: dict[str, Json]) 
         config=config, status=status if numbers or status == "failed" else "failed",
         value=(max(numbers) if spec.objective.mode == "max" else min(numbers)) if numbers else None,
         values=values if len(values) == len(spec.metrics) > 1 else None,
-        curve=curve, origin=f"{history.spec.name}:{trial.number}",
+        curve=curve, violations=[c.violation(last) for c in spec.limits], origin=f"{history.spec.name}:{trial.number}",
     )

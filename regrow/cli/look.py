@@ -124,14 +124,20 @@ def _save_checkpoint(places: Places, name: str, view: dict[str, Any] | None, fol
 def verify(name: NameArgument, state: StateOption = None) -> None:
     """Recompute every decision of an experiment from its log."""
     from regrow.infra.experiments import make_importable
+    from regrow.search.errors import SearchCodeError
     from regrow.search.events import Created, encode
     from regrow.search.spec import Spec
     from regrow.search.verify import verify as check
+    from regrow.tasks.errors import UserCodeError
+    from regrow.tasks.traces import user_trace
 
     events = read_events(Places.at(state).known(name))
     if events and isinstance(events[0], Created):
         make_importable(Spec.parse(events[0].spec, where=f"log of {name!r}"))
-    result = check(events)
+    try:
+        result = check(events)
+    except SearchCodeError as error:
+        raise UserCodeError(str(error), user_trace(error.__cause__ or error)) from None
     if result.difference is None:
         kinds = ", ".join(f"{n} {kind}" for kind, n in result.kinds.items())
         print(f"{name}: {result.events} events fold without a contradiction ({kinds})")

@@ -45,6 +45,8 @@ def make(search: object, setting: Setting) -> Sampler:
     if (len(setting.modes) > 1 or setting.constraints) and not getattr(make_it, "several", False):
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
         raise SpecError("search", name, f"cannot take {what} into account", "write search: tpe, nsga2 or random")
+    if not all(callable(getattr(make_it, method, None)) for method in ("ask", "tell")):
+        raise SpecError("search", name, "is no sampler", "write a class with ask and tell, as in regrow.testing.Sampler")
     return cast("Sampler", build(make_it, options, key=f"search.{name}", setting=setting))
 
 

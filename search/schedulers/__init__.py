@@ -40,9 +40,8 @@ def make(schedule: object, setting: Setting) -> Scheduler:
     make_it: Any = imported(name, key="schedule") if is_path(name) else load(*_SCHEDULERS[name])
     if name != "fifo" and len(setting.modes) > 1:
         raise SpecError("schedule", name, "decides by one metric, and there are several", "write schedule: fifo")
+    if not (isinstance(make_it, type) and issubclass(make_it, Scheduler)):
+        raise SpecError("schedule", name, "is no scheduler", "derive it from regrow.testing.Scheduler")
     if getattr(make_it, "needs_max_steps", True) and setting.max_steps is None:
         raise SpecError(key="max_steps", value=None, problem=f"is missing, {name} needs it", hint="write max_steps: 27")
-    made = build(make_it, options, key=f"schedule.{name}", setting=setting)
-    if not isinstance(made, Scheduler):
-        raise SpecError("schedule", name, "is no scheduler", "derive it from regrow.testing.Scheduler")
-    return made
+    return build(make_it, options, key=f"schedule.{name}", setting=setting)

@@ -58,8 +58,8 @@ class Scheduler:
 
     # ---- the fold ------------------------------------------------------------------------------------------------
 
-    def opened(self, slots: int) -> None:
-        """A sitting began: attempts of width 1 that may run at a time."""
+    def opened(self, slots: int, widest: int) -> None:
+        """A sitting began. `slots`: attempts of width 1 that may run at a time; `widest`: those that fit on one node."""
 
     def added(self, candidate: Candidate) -> None:
         """A trial was proposed."""

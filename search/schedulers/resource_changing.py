@@ -15,11 +15,12 @@ from regrow.search.setting import Setting
 class ResourceChanging(Scheduler):
     """Another schedule, which takes all decisions, with attempts that grow wider when slots are free.
 
-    `schedule` (a name, or {name: options}; default "fifo") is the one that decides. Once all trials of the experiment have been
-    proposed and none that is paused would be promoted, a trial's share is slots // trials that run. A trial whose share is
-    more than what its attempt has goes on with that at its next decision, from its own checkpoint: `schedule`'s decisions,
-    and in addition every `interval` steps, None for no additional ones. An attempt that is redone, or promoted, gets the
-    share of that moment; none ever gets less while it runs. Without a number of trials nothing changes.
+    `schedule` (a name, or {name: options}; default "fifo") is the one that decides. Once all trials of the experiment
+    have been proposed and none that is paused would be promoted, a trial's share is slots // trials that run, as far as
+    one node has room. A trial whose share is more than what its attempt has goes on with that at its next decision, from
+    its own checkpoint: `schedule`'s decisions, and in addition every `interval` steps, None for no additional ones. An
+    attempt that is redone, or promoted, gets the share of that moment; none ever gets less while it runs. Without a
+    number of trials nothing changes.
     """
 
     needs_max_steps = False
@@ -41,17 +42,18 @@ class ResourceChanging(Scheduler):
             problem = "is needed, as the schedule decides at no step"
             raise SpecError(f"{key}.interval", None, problem, "write interval: 5")
         self._interval = interval
-        self._slots = 1
+        self._slots = self._widest = 1
         self._proposed = 0
         self._widths: dict[int, int] = {}
         """Of the trials that run."""
 
     # ---- the fold ------------------------------------------------------------------------------------------------
 
-    def opened(self, slots: int) -> None:
+    def opened(self, slots: int, widest: int) -> None:
         """Attempts that a driver left behind are redone at once: they go on counting as running."""
         self._slots = slots
-        self._base.opened(slots)
+        self._widest = widest
+        self._base.opened(slots, widest)
 
     def added(self, candidate: Candidate) -> None:
         """One more trial."""
@@ -123,7 +125,7 @@ class ResourceChanging(Scheduler):
             return 1
         if self._base.promote(complete=True) not in (None, but):
             return 1
-        return max(1, self._slots // max(1, running))
+        return max(1, min(self._slots // max(1, running), self._widest))
 
     def _due(self, trial: int, step: int) -> bool:
         """Whether the base has a decision at this step."""

@@ -63,7 +63,7 @@ class Run:
         self._decided: dict[int, int] = {}
         self._running: list[Attempt] = []
         self._waiting: list[int] = []
-        self.scheduler.opened(self.slots)
+        self.scheduler.opened(self.slots, self.slots)
 
     def go(self, rounds: int = 100_000) -> Run:
         """Until the end, or for so many rounds in which each attempt does one step."""

@@ -489,10 +489,20 @@ def test_the_last_checkpoint_of_the_attempt_that_leaves_does_not_undo_the_clone(
     assert event.clones == 3
     desk.begin(1, restored=2)
     desk.save(1, 2, source="m0.1.3")
-    assert manifests(desk, 1) == ["m1.2.2"]
+    assert manifests(desk, 1) == ["m1.1.1", "m1.2.2"], "its best one is kept, for whoever asks for the best"
     (again,) = desk.end(1, "lost", "preempted")
     assert isinstance(again, Started)
     assert (again.clones, again.checkpoints) == (0, ["m1.2.2"]), "its weights of before are never restored again"
+
+
+def test_a_checkpoint_whose_step_got_another_one_is_dropped_once_nobody_waits_for_it() -> None:
+    desk = cloning()
+    desk.report(1, 2)
+    desk.save(1, 2)
+    desk.end(1)
+    desk.begin(1, restored=2)
+    (dropped, *_) = [event for event in desk.save(1, 2, source="m0.1.3") if isinstance(event, Dropped) and event.trial == 1]
+    assert "m1.1.2" in dropped.manifests
 
 
 def test_a_clone_of_a_clone_is_known_to_be_made_of_the_first_ones_files() -> None:
@@ -508,7 +518,7 @@ def test_a_clone_of_a_clone_is_known_to_be_made_of_the_first_ones_files() -> Non
     desk.begin(0, restored=5)
     desk.save(0, 5, source="m1.2.2")
     assert desk.planner.history.borrowed["m0.2.5"] == 0
-    assert manifests(desk, 0) == ["m0.2.5"]
+    assert manifests(desk, 0) == ["m0.1.1", "m0.2.5"], "the best one, and the clone"
 
 
 def test_a_new_driver_clones_what_the_old_one_had_decided() -> None:

@@ -13,7 +13,7 @@ from tests.unit.scheduling import Run, scheduler
 
 def changing(schedule: Any = "fifo", trials: int | None = 4, slots: int = 4, interval: int | None = 2, **options: Any) -> Any:
     made = scheduler({"resource_changing": {"schedule": schedule, "interval": interval}}, trials=trials, **options)
-    made.opened(slots)
+    made.opened(slots, slots)
     return made
 
 

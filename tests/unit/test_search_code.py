@@ -10,7 +10,7 @@ import pytest
 from regrow.infra.ledger import Ledger
 from regrow.infra.places import read_events
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import Began, Created, Opened, Reported, Row
+from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
 from regrow.search.verify import verify
 from regrow.tasks.errors import UserCodeError
 
@@ -23,6 +23,10 @@ class Fragile(Scheduler):
 
     def first(self, trial, after):
         return after + 1 if after < 3 else None
+
+    def ended(self, trial, how):
+        if self.broken:
+            raise KeyError("my mistake")
 
     def decide(self, trial, values):
         if self.broken and len(values) == 2:
@@ -60,4 +64,20 @@ def test_the_traceback_is_kept_and_the_log_ends_before_the_decision(tmp_path: Pa
     assert verify(read_events(store)).difference is None
     again = Ledger(store)
     again.claim(Opened(t=4.0, by="driver", driver="e", slots=1, trials=1))
+    assert verify(read_events(store)).difference is None
+
+
+def test_nothing_is_written_that_follows_from_an_event_which_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fragile_again.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store = MemoryStore()
+    lease: dict[str, Any] = {"trial": 0, "attempt": 1}
+    ledger = Ledger(store)
+    spec = {**SPEC, "schedule": "fragile_again:Fragile", "trials": 2}
+    ledger.claim(Created(t=0.0, id="e", spec=spec), Opened(t=0.0, by="driver", driver="d", slots=1, trials=2))
+    ledger.record(Began(t=1.0, **lease, node="n"))
+    with pytest.raises(UserCodeError):  # it is told to the scheduler only after the history has it
+        ledger.record(Ended(t=2.0, **lease, outcome="failed", cause="error"))
+    ledger.decide()
+    assert [trial.number for trial in ledger.history.trials] == [0], "no trial takes the slot of one that has not ended in the log"
     assert verify(read_events(store)).difference is None

@@ -37,7 +37,7 @@ class Listens:
         Listens.last = self
 
     def ask(self, number: int, seed: int) -> Proposal:
-        return Proposal(config={"x": (number + 1) / 10})
+        return Proposal(config={"x": min(1.0, (number + 1) / 10)})
 
     def tell(self, result: Result) -> None:
         self.heard.append(result)
