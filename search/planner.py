@@ -38,18 +38,11 @@ from regrow.search.history import History, Trial
 from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.options import chosen
 from regrow.search.samplers import Result, Sampler
-from regrow.search.schedulers import Candidate, Final, Scheduler, Verdict
+from regrow.search.schedulers import FINAL, Candidate, Scheduler, Verdict
 from regrow.search.spec import Stop
 
 HOPELESS = 5
 """So many trials that fail in a sitting in which no trial reports anything end it: the fault is not in one configuration."""
-
-_TOLD: dict[TrialState, samplers.Status] = {
-    TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed",
-}
-_FINAL: dict[TrialState, Final] = {
-    TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed",
-}
 
 
 def seed_for(seed: int, number: int, purpose: str = "proposal") -> int:
@@ -108,9 +101,7 @@ class Planner:
             case Retired():
                 self._fold(lambda scheduler: scheduler.dropped(event.trial))
                 self._finished(self.history.trials[event.trial])
-            case Saved():
-                self._grown.add(event.trial)
-            case Dropped():
+            case Saved() | Dropped():
                 self._grown.add(event.trial)
             case Ended():
                 if event.trial in self._due:
@@ -395,7 +386,7 @@ class Planner:
 
     def _finished(self, trial: Trial) -> None:
         self._tell_sampler(trial)
-        how = _FINAL[trial.state]
+        how = FINAL[trial.state]
         self._fold(lambda scheduler: scheduler.ended(trial.number, how))
 
     def _tell_sampler(self, trial: Trial) -> None:
@@ -440,7 +431,7 @@ class Planner:
             number=trial.number,
             config=trial.proposed,
             state=trial.proposal_state,
-            status="paused" if trial.held and trial.rows else _TOLD.get(trial.state, "running"),
+            status="paused" if trial.held and trial.rows else FINAL.get(trial.state, "running"),
             value=best,
             intermediate=list(enumerate(trial.values, start=1)),
             values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,

@@ -6,12 +6,9 @@ from regrow.search.domains import Constant, Json, value_key
 from regrow.search.errors import SpecError
 from regrow.search.events import Known
 from regrow.search.history import History, Trial
-from regrow.search.lifecycle import TrialState
 from regrow.search.options import nearest
-from regrow.search.schedulers import Final
+from regrow.search.schedulers import FINAL
 from regrow.search.spec import Spec, WarmStart
-
-_STATUS: dict[TrialState, Final] = {TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed"}
 
 
 def known_from(history: History, spec: Spec, start: WarmStart, key: str) -> tuple[list[Known], int]:
@@ -86,7 +83,7 @@ def _known(history: History, trial: Trial, spec: Spec, config: dict[str, Json]) 
     name = spec.objective.name
     curve = [(row.step, v) for row in trial.rows if (v := row.metrics.get(name)) is not None]
     numbers = [v for _, v in curve]
-    status = _STATUS[trial.state]
+    status = FINAL[trial.state]
     return Known(
         config=config, status=status if numbers or status == "failed" else "failed",
         value=(max(numbers) if spec.objective.mode == "max" else min(numbers)) if numbers else None,

@@ -7,10 +7,10 @@ from typing import Any
 
 from regrow.search.errors import SpecError
 from regrow.search.options import build, imported, is_path, load, split
-from regrow.search.schedulers.base import Action, Candidate, Final, Scheduler, Verdict
+from regrow.search.schedulers.base import FINAL, Action, Candidate, Final, Scheduler, Verdict
 from regrow.search.setting import Setting
 
-__all__ = ["Action", "Candidate", "Final", "Scheduler", "Verdict", "make"]
+__all__ = ["FINAL", "Action", "Candidate", "Final", "Scheduler", "Verdict", "make"]
 
 _SCHEDULERS: Mapping[str, tuple[str, str]] = {
     "fifo": ("regrow.search.schedulers.fifo", "Fifo"),

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from regrow.search.domains import Json
+from regrow.search.lifecycle import TrialState
 from regrow.search.setting import Setting
 
 Action: TypeAlias = Literal["continue", "stop", "pause", "restart"]
 """What becomes of a trial at a decision. `pause`: it saves a checkpoint and frees its slot until the scheduler promotes it;
 `restart`: it ends and goes on at once, in another way (another configuration, another trial's weights, more resources)."""
 Final: TypeAlias = Literal["done", "stopped", "failed"]
+FINAL: dict[TrialState, Final] = {
+    TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed"
+}
+"""How a trial in a final state ended, as schedulers and samplers are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
