@@ -41,6 +41,8 @@ _LOCAL_SETTINGS = {
     # The processes that Ray starts beforehand live long enough for our actors to take them (default: 1 s).
     "RAY_idle_worker_killing_time_threshold_ms": "20000",
 }
+# What became of a task is asked of its reference; Ray would print it as well, when the reference is let go unasked.
+_DRIVER_SETTINGS = {"RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 # Ray turns 127.0.0.1 into the address of an interface, and stops working when that changes (a laptop's
 # network).
 _LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
@@ -128,7 +130,7 @@ def connect(
                 "runtime_env": dict(runtime_env) if runtime_env else None,
             }
             guard = Guard(f"{_MARK}={mark}")
-        with _sigterm_kept(), nullcontext() if target else _lean():
+        with _sigterm_kept(), _silent(), nullcontext() if target else _lean():
             ray.init(**options)
     except BaseException as error:
         if guard is not None:
@@ -146,6 +148,7 @@ def connect(
     # the raylet has them now; the driver keeps its own
     for name in undo.keys() - {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:
         _restore({name: undo.pop(name)})
+    undo |= _set(_DRIVER_SETTINGS)
     global _owned
     head = ray.get_runtime_context().gcs_address if target else None
     _owned = _Ownership(environment=undo, guard=guard, head=head)
@@ -339,6 +342,24 @@ def _restore(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Connect without the thread that prints on stdout that a worker was lost, in the middle of a live view or of JSON.
+
+    The experiment says that itself. Ray's `log_to_driver` leaves this thread on (2.60).
+    """
+    from ray._private import worker
+
+    def nothing(*_: Any) -> None:
+        """Listen to nothing."""
+
+    before, worker.listen_error_messages = worker.listen_error_messages, nothing
+    try:
+        yield
+    finally:
+        worker.listen_error_messages = before
 
 
 @contextmanager

@@ -87,6 +87,22 @@ assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED", "REGRO
     assert run.stderr == ""
 
 
+def test_a_worker_that_dies_is_no_matter_of_rays_own_words() -> None:
+    run = python("""
+connect(cpus=1, env={})
+import ray
+reference = ray.remote(max_retries=0)(lambda: os._exit(1)).remote()
+assert ray.wait([reference], timeout=60)[0]
+time.sleep(1.0)  # Ray's words come by a thread of its own, within milliseconds
+lost = ray.remote(max_retries=0)(lambda: os._exit(1)).remote()
+time.sleep(2.0)
+del lost  # never asked for: Ray calls that an unhandled error
+disconnect()
+assert "RAY_IGNORE_UNHANDLED_ERRORS" not in os.environ
+""")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
 def test_a_token_is_used_even_if_ray_was_imported_before_and_a_second_cluster_works() -> None:
     succeeds("""
 import ray
