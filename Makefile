@@ -51,7 +51,8 @@ bench: $(VENV)/.installed
 # Complete for Linux, macOS on Apple silicon (Ray has no wheels for Intel) and each Python that we support, with hashes
 # and without any index's address.
 lock: $(VENV)/.installed
-	$(BIN)/uv pip compile pyproject.toml --extra examples --extra s3 --extra s3-server --extra dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra examples --extra s3 --extra s3-server --extra png --extra tensorboard \
+		--extra docs --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --quiet \
 		$(if $(UPGRADE),--upgrade) --output-file requirements.lock
 
