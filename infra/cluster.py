@@ -350,12 +350,8 @@ def _silent() -> Iterator[None]:
 
     The experiment says that itself. Ray's `log_to_driver` leaves this thread on (2.60).
     """
-    from ray._private import worker
-
-    def nothing(*_: Any) -> None:
-        """Listen to nothing."""
-
-    before, worker.listen_error_messages = worker.listen_error_messages, nothing
+    worker: Any = importlib.import_module("ray._private.worker")
+    before, worker.listen_error_messages = worker.listen_error_messages, lambda *_: None
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regrow import views
+from regrow.infra import views
 from regrow.infra.places import Places, replay
 from regrow.search.history import History
 from regrow.search.spec import Spec

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from regrow import views
 from regrow.cli import text
 from regrow.cli.options import JsonOption, NameArgument, StateOption
+from regrow.infra import views
 from regrow.infra.log import CorruptLog
 from regrow.infra.places import Places, read_events, replay
 from regrow.search.history import History

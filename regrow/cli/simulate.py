@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from regrow import views
 from regrow.cli import text
 from regrow.cli.options import JsonOption
+from regrow.infra import views
 
 
 def simulate(

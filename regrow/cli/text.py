@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from regrow import views
+from regrow.infra import views
 from regrow.infra.places import Places
 from regrow.search import waste
 from regrow.search.history import History, Trial

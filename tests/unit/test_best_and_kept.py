@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regrow import views
+from regrow.infra import views
 from regrow.search import schedulers
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Opened, Started

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow import views
+from regrow.infra import views
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Known, Proposed
 from regrow.search.lifecycle import TrialState

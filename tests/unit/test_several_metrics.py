@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from regrow import views
+from regrow.infra import views
 from regrow.search import samplers
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
