@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from regrow.infra.mlflow_file import make_sure_of
+from regrow.infra.mlflow_sink import legal_name
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
@@ -60,14 +61,23 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
             _end(server)
 
 
-def runs_page(url: str, experiment: str) -> str:
-    """The address of an experiment's table of runs; MLflow's front page if it does not know the experiment (yet)."""
+def runs_page(url: str, experiment: str, metric: str, mode: str) -> str:
+    """The address of the page on an experiment's trials: best first, their curves beside them.
+
+    The front page if MLflow does not know the experiment (yet). Without a filter or an order of its own MLflow shows the
+    parent run alone, closed.
+    """
     query = urllib.parse.urlencode({"experiment_name": experiment})
     try:
         with urllib.request.urlopen(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=10) as answer:
-            return f"{url}/#/experiments/{json.load(answer)['experiment']['experiment_id']}/runs?workflowType=machine_learning"
+            number = json.load(answer)["experiment"]["experiment_id"]
     except (urllib.error.URLError, OSError, KeyError, ValueError):
         return url
+    view = {
+        "workflowType": "machine_learning", "compareRunsMode": "CHART", "searchFilter": "attributes.run_name LIKE 'trial-%'",
+        "orderByKey": f"metrics.`{legal_name(metric)}`", "orderByAsc": "true" if mode == "min" else "false",
+    }
+    return f"{url}/#/experiments/{number}/runs?{urllib.parse.urlencode(view, quote_via=urllib.parse.quote)}"
 
 
 def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:

@@ -16,7 +16,7 @@ from regrow.cli.options import PortOption, StateOption
 from regrow.infra import obituary, prefect_server, s3_server
 from regrow.infra.mlflow_check import check, shown
 from regrow.infra.mlflow_ui import mlflow_ui, runs_page
-from regrow.infra.places import Places
+from regrow.infra.places import Places, replay
 
 
 def ui(
@@ -32,23 +32,26 @@ def ui(
     """Serve the Prefect and MLflow pages of the state root until Ctrl-C."""
     places = Places.at(state)
     obituary.tell_in_background(places)
-    if name is not None:
-        places.known(name)
+    history = replay(places.known(name)).history if name is not None else None
     check(places.mlflow_uri, 5.0)
     console = Console(highlight=False)
     with (
         prefect_server.prefect_server(places.writable().prefect_home, port=prefect_port) as prefect,
         mlflow_ui(places.mlflow_uri, places.mlflow_artifacts, port=mlflow_port) as mlflow_url,
     ):
-        page = mlflow_url if name is None else runs_page(mlflow_url, name)
-        console.print(f"Prefect: {shown(prefect.ui_url)}/runs", markup=False, soft_wrap=True)
-        console.print(f"MLflow:  {shown(page)}", markup=False, soft_wrap=True)
+        trials, flow = mlflow_url, f"{prefect.ui_url}/runs"
+        if history is not None:
+            objective = history.spec.objective
+            trials = runs_page(mlflow_url, history.spec.name, objective.name, objective.mode)
+            flow += f"/flow-run/{history.opened.flow_run}" if history.opened is not None and history.opened.flow_run else ""
+        console.print(f"Prefect: {shown(flow)}", markup=False, soft_wrap=True)
+        console.print(f"MLflow:  {shown(trials)}", markup=False, soft_wrap=True)
         console.print("Ctrl-C ends both", markup=False)
         if browser:
             import webbrowser
 
-            webbrowser.open(page)
-            webbrowser.open(f"{prefect.ui_url}/runs")
+            webbrowser.open(trials)
+            webbrowser.open(flow)
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,16 @@ def await_no_process(folder: Path, seconds: float = 20.0, *, ignoring: tuple[str
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    home = tmp_path / "home"
+    with desk_in(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def desk_in(folder: Path) -> Iterator[Desk]:
+    """A desk in an empty folder; what was started at it is killed at the end of the block."""
+    home = folder / "home"
     home.mkdir()
-    work = tmp_path / "work"
+    work = folder / "work"
     work.mkdir()
     environment = {
         "HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "REGROW_TEST_MARK": str(work), "COLUMNS": "160",

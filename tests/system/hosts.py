@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 T = TypeVar("T")
 HEAD_PORT = 6379
 _NETWORK = "10.99.0"
@@ -165,6 +167,15 @@ class RayCluster:
         await_(lambda: "will now block" in said.read_text() or process.poll() is not None, f"node {name}")
         assert process.poll() is None, said.read_text()
         self.nodes[name] = await_(lambda: _node_id(self.temporary / name), f"raylet of {name}")
+
+    def lose(self, name: str) -> None:
+        """Kills a node with all that runs on it, without a word: SIGKILL."""
+        process = self._processes[list(self.nodes).index(name)]
+        there = psutil.Process(process.pid).children(recursive=True)
+        for each in (process, *there):
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+        process.wait()
 
     def kill(self) -> None:
         """Ends all nodes at once."""
