@@ -171,10 +171,9 @@ class RayCluster:
     def lose(self, name: str) -> None:
         """Kills a node with all that runs on it, without a word: SIGKILL."""
         process = self._processes[list(self.nodes).index(name)]
-        there = psutil.Process(process.pid).children(recursive=True)
-        for each in (process, *there):
-            with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
+        for pid in (process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
     def kill(self) -> None:

@@ -77,7 +77,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         cluster.kill()
         pages = desk.start("ui", "pages", "--no-browser")
         assert pages.stdout is not None
-        found = {}
+        found: dict[str, str] = {}
         while len(found) < 2 and (line := pages.stdout.readline()):
             if match := re.match(r"(Prefect|MLflow): +(http\S+)", line):
                 found[match[1]] = match[2]
