@@ -4,6 +4,7 @@
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit
 #   make test     everything; ARGS="-k resume" for a part
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
+#   make docs     the site, into site/; `make pictures` takes those of README and site anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
 #   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
 
@@ -19,7 +20,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test soak bench lock install clean
+.PHONY: demo check lint types units test soak bench docs pictures lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -47,6 +48,12 @@ soak: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m mkdocs build --strict
+
+pictures: $(VENV)/.installed
+	$(BIN)/python docs/site/pictures.py $(ARGS)
 
 # Complete for Linux, macOS on Apple silicon (Ray has no wheels for Intel) and each Python that we support, with hashes
 # and without any index's address.
@@ -85,4 +92,4 @@ $(VENV)/.torch: $(VENV)/.locked
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .regrow dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .regrow dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

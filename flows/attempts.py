@@ -23,7 +23,7 @@ from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.search.spec import Resources
 from regrow.tasks.messages import Assignment
-from regrow.tasks.names import task_name, task_run_id
+from regrow.tasks.names import settings, task_name, task_run_id, task_tags
 from regrow.tasks.run_trial import run_trial
 
 
@@ -71,6 +71,7 @@ class Attempts:
         options = {**_options(self._resources, assignment.width), "label_selector": selector}
         ref = self._runner.submit_run(
             run_trial, {**self._shared, "assignment": assignment}, task_run_id=run_id, name=task_name(assignment.trial),
+            tags=task_tags(assignment.trial, assignment.attempt), message=settings(assignment.config),
             previous=previous, options=options,
         )
         self._task_runs.add(run_id)

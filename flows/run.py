@@ -35,11 +35,13 @@ from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.interrupts import Interrupts, interrupts
-from regrow.flows.present import publish
+from regrow.flows.present import PICTURES, publish
 from regrow.flows.stopping import stop_requests
+from regrow.flows.telling import told
 from regrow.infra import cluster, obituary
 from regrow.infra.collection import collect
 from regrow.infra.coordinator import Instructions, Opening, RayDesk, start_coordinator
+from regrow.infra.environment import collected
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.host import RayHost
 from regrow.infra.joining import joined, slots, widest
@@ -47,7 +49,7 @@ from regrow.infra.nodes import Nodes
 from regrow.infra.places import Places, replay
 from regrow.infra.prefect_server import answers
 from regrow.infra.presence import present
-from regrow.infra.recorder import start_recorder
+from regrow.infra.recorder import RayRecords, start_recorder
 from regrow.infra.spare import spares
 from regrow.infra.specfile import read_spec
 from regrow.infra.task_runner import TrialTaskRunner
@@ -66,6 +68,8 @@ STORE_SECONDS = 600.0
 """How long the end of a sitting waits for a state store that is out of reach."""
 PREFECT_SECONDS = 30.0
 """How long the end of a sitting waits for a Prefect server that is away."""
+PICTURES_SECONDS = 5.0
+"""How long it waits for the figures that Prefect is shown."""
 DRAIN_SECONDS = 30.0
 """How long the end of a sitting waits for MLflow to have everything."""
 
@@ -109,8 +113,6 @@ def run(
                 raise
             _await_another_cluster(error)
             raise
-    if answers(api_url, 0.0):
-        publish(history, prepared.places)
     return _state(status, history)
 
 
@@ -168,33 +170,42 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
+        environment=collected(prepared.folder),
         known=prepared.known, widest=widest(spec, ray_cluster),
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator = start_coordinator(store, opening, name=address)
     experiment_id: str = cluster.get(coordinator.identity.remote())
-    recorder = start_recorder(address, places.mlflow_uri, spec.name, places.mlflow_artifacts)
+    recorder = start_recorder(address, places, spec.name)
+    records = RayRecords(recorder, places.mlflow_uri, places.mlflow_artifacts)
     watches = spec.stop.trial.watches
     job = Job(
+        system_metrics=spec.mlflow.system_metrics,
         ending=spec.ending if watches else None, enough=spec.stop.trial.function,
         experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
         every_steps=spec.checkpoint.every_steps, every_seconds=spec.checkpoint.every_seconds,
         folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code,
     )
     watch, nodes = WATCH.get(), Nodes()
-    with get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched():
+    with (
+        get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
+        told(coordinator, client, context.flow_run.id),
+    ):
         attempts = Attempts(
             runner=context.task_runner, client=client, flow_run_id=context.flow_run.id,
             experiment_id=experiment_id, resources=spec.resources, nodes=nodes,
-            shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost()},
+            shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost(), "records": records},
         )
         signs = present(store) if places.remote else nullcontext()
         with signs, stop_requests(store) as stop_asked, spares(nodes, attempts.wanted):
             status = _Loop(coordinator, attempts, nodes, asked, stop_asked).run()
         last = cluster.get(coordinator.farewell.remote())
+        drawn = recorder.pictures.remote(list(PICTURES))
         if trouble := cluster.get(recorder.drained.remote(last, 5.0)):
             _announce(f"Waiting up to {DRAIN_SECONDS:.0f} s for MLflow: {trouble}")
             trouble = cluster.get(recorder.drained.remote(last, DRAIN_SECONDS))
+        for line in cluster.get(recorder.remarks.remote()):
+            _announce(line)
         if trouble:
             _announce(f"MLflow does not have everything yet: {trouble} `{places.command('resume', spec.name)}` catches up.")
         history = patiently(lambda: replay(store), say=_announce, seconds=STORE_SECONDS).history
@@ -205,6 +216,7 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
         try:
             if answers(str(client.api_url), PREFECT_SECONDS):
                 attempts.settle(history)
+                publish(client, context.flow_run.id, history, places, _pictures(drawn))
             else:
                 _announce("The Prefect server is away and does not have everything; the experiment's log does.")
         except (httpx.HTTPError, ObjectNotFound) as error:  # a view of what is in the log: no reason to fail at the very end
@@ -212,6 +224,15 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
+
+
+def _pictures(drawn: Any) -> dict[str, bytes]:
+    """What the recorder has drawn, nothing if that takes too long or fails: it is in the report as well."""
+    try:
+        found: dict[str, bytes] = ray.get(drawn, timeout=PICTURES_SECONDS)
+    except ray.exceptions.RayError:  # a timeout is one, too
+        return {}
+    return found
 
 
 class Overtaken(UserError):

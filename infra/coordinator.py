@@ -83,6 +83,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     known: list[Known] = []
     widest: int = 0
+    environment: dict[str, Any] = {}
 
 
 CLAIMS = 20
@@ -105,6 +106,9 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             t=now, by="coordinator" if again else "driver", driver=driver,
             slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
             flow_run=opening.flow_run, code=opening.code, versions=opening.versions, widest=opening.widest,
+            price_per_hour=opening.spec.get("price_per_hour"),
+            mlflow={key: value for key, value in (opening.spec.get("mlflow") or {}).items() if value},
+            register=opening.spec.get("register"), environment={} if again else opening.environment,
         )
         created = Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
         events: list[AnyEvent] = [] if history.t_created else [created]
@@ -445,11 +449,13 @@ def story(trial: Trial, attempt: int) -> str:
         return ""
     before = trial.attempts[attempt - 2]
     why = f" ({before.message})" if before.message else ""
+    where = f" on {before.node}" if before.node else ""
+    told = f"attempt {before.number} was {before.outcome}{where}{why}"
     if trial.attempts[attempt - 1].clones and trial.changes:
-        return f"attempt {before.number} was {before.outcome}{why}; goes on with the weights of trial {trial.changes[-1].source}"
+        return f"{told}; goes on with the weights of trial {trial.changes[-1].source}"
     step = max(trial.checkpoints, default=0)
     start = f"goes on after step {step}, from its checkpoint" if step else "starts from the beginning, as it has no checkpoint"
-    return f"attempt {before.number} was {before.outcome}{why}; {start}"
+    return f"{told}; {start}"
 
 
 class RayDesk:

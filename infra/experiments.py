@@ -11,7 +11,7 @@ from regrow.infra.places import Places, replay, survey
 from regrow.search import samplers
 from regrow.search.errors import SpecError, shown
 from regrow.search.events import Closed, Known
-from regrow.search.spec import Spec
+from regrow.search.spec import Recording, Spec
 from regrow.search.warm import known_from
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
@@ -70,12 +70,19 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
         known = _warm(places, new)
         return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True, known=known)
     stored = Spec.parse(found.created.spec, where=f"log of {name!r}")
+    if found.opened is not None and found.opened.price_per_hour is not None:
+        stored = stored.model_copy(update={"price_per_hour": found.opened.price_per_hour})
+    if found.opened is not None:
+        stored = stored.model_copy(
+            update={"mlflow": Recording.model_validate(found.opened.mlflow), "register": found.opened.register}
+        )
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
         _same(stored, spec, name)
         # What may differ from sitting to sitting is taken from the new one.
         trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
-        loose = {k: getattr(spec, k) for k in ("concurrency", "working_dir", "env", "resources")}
+        names = ("concurrency", "working_dir", "env", "resources", "price_per_hour", "mlflow", "register")
+        loose = {k: getattr(spec, k) for k in names}
         current = stored.model_copy(update=loose)
     else:
         current = stored

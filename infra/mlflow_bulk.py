@@ -123,6 +123,10 @@ class BulkWriter:
             rows.execute(session)
         self._run_ids = run_ids  # only now: a rolled back run does not exist
 
+    def run_id(self, key: str) -> str | None:
+        """See `MlflowSink.run_id`."""
+        return self._run_ids.get(key)
+
     def close(self) -> None:
         """Drop pooled connections: MLflow keeps the engine, and a file deleted meanwhile would stay open."""
         self._store.engine.dispose()

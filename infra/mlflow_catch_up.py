@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+from regrow.infra import mlflow_ending as ending
 from regrow.infra.log import Log
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import CURSOR_TAG, EXPERIMENT_TAG, MlflowSink, RunUpdate
-from regrow.infra.places import Places, first_event
-from regrow.search.events import Created, decode
+from regrow.infra.places import Places, first_event, survey
+from regrow.search.events import Created, Opened, decode
 from regrow.tasks.ports import Store
 
 _SEGMENTS = 500
@@ -42,22 +45,28 @@ def is_recorded(places: Places, name: str) -> bool | None:
     return bool(found[0] is not None and found[0] >= _last(store))
 
 
-def record_missing(places: Places, name: str, *, killed: bool = False) -> int:
+def record_missing(
+    places: Places, name: str, *, killed: bool = False, announce: Callable[[str], None] = lambda _: None
+) -> int:
     """Writes to MLflow what it does not have of the log; returns how many segments that were, 0 if it had everything.
+
+    `announce` is told what could not be written of the report, the figures and the registered model.
 
     `killed`: nobody runs the experiment any more, so also ends its runs that are still shown as running, until the
     next sitting says that they run. Raises SinkUnavailable or SinkRefused.
     """
     store = places.known(name)
-    created = first_event(store)
-    if not isinstance(created, Created):
+    found = survey(store)
+    if found.created is None:
         return 0
     sink = MlflowSink(
-        tracking_uri=places.mlflow_uri, experiment_name=name, experiment_id=created.id, artifact_root=places.mlflow_artifacts
+        tracking_uri=places.mlflow_uri, experiment_name=recorded_as(found.opened, name), experiment_id=found.created.id,
+        artifact_root=places.mlflow_artifacts,
     )
     try:
         recorded = sink.load()
-        cursor, runs, number, written, pending = recorded.cursor or 0, Runs(), 0, 0, 0
+        runs = Runs(partial(places.address, name))
+        cursor, number, written, pending = recorded.cursor or 0, 0, 0, 0
         for number, lines in Log.read(store):
             for line in lines:
                 runs.apply(decode(line))
@@ -68,13 +77,22 @@ def record_missing(places: Places, name: str, *, killed: bool = False) -> int:
             if pending == _SEGMENTS:
                 sink.write(runs.take(), number)
                 pending = 0
-        if pending:
+        if written and runs.history.closed is not None:
+            sink.write(runs.take(), number - 1)
+            for trouble in ending.say(sink, runs, places, places.mlflow_uri, number):
+                announce(trouble)
+        elif pending:
             sink.write(runs.take(), number)
         if killed and not places.alive(name):
             sink.write(_obituaries(runs), max(number, cursor))
         return written
     finally:
         sink.close()
+
+
+def recorded_as(opened: Opened | None, name: str) -> str:
+    """The name of the MLflow experiment in which an experiment is recorded."""
+    return str((opened.mlflow.get("experiment") if opened is not None else None) or name)
 
 
 def _obituaries(runs: Runs) -> list[RunUpdate]:

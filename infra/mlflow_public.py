@@ -99,6 +99,11 @@ class PublicWriter:
             with self._while_active(parent):
                 self._client.set_tag(parent.run_id, CURSOR_TAG, str(cursor))
 
+    def run_id(self, key: str) -> str | None:
+        """See `MlflowSink.run_id`."""
+        known = self._runs.get(key)
+        return known.run_id if known is not None else None
+
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
+from regrow.infra import mlflow_parent
 from regrow.infra.mlflow_sink import RunUpdate, Status
 from regrow.search.events import (
     AnyEvent,
     Began,
     Closed,
     Created,
+    Decided,
     Ended,
     Opened,
     Proposed,
@@ -42,15 +45,28 @@ PARENT = "experiment"
 class Runs:
     """Folds a log and collects what changed for each run since `take`."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: Callable[[str], str] = lambda key: key) -> None:
+        """`address`: where the object with this key of the experiment's store is, for people."""
+        self._address = address
         self.history = History()
         self._generation: dict[int, int] = {}
         """How often a trial's curve was cut back: each time a new MLflow run continues it."""
         self._rows: dict[int, list[Row]] = {}
         self._dirty: dict[int, None] = {}
         self._parent = False
-        self._best: dict[str, str] = {}
-        """Tags of the best trial when the experiment was last opened or closed."""
+        self._seen: dict[str, str] = {}
+        """The parent's tags that change with its trials, as they were at the last event that the parent run tells of."""
+        self._best: tuple[int, float, int] | None = None
+        """Number, value and step of the best trial."""
+        self._files: dict[str, bytes] = {}
+        """Artifacts of the parent run that are due."""
+        self._environments: list[dict[str, Any]] = []
+        """By sitting; a sitting with the same as the one before has none of its own."""
+        self._source: dict[str, str] = {}
+        self._born: dict[int, dict[str, str]] = {}
+        """By trial: from which code it was proposed."""
+        self._decisions: dict[int, dict[str, str]] = {}
+        """By trial: what the scheduler decided of it last."""
         self._retired: list[RunUpdate] = []
 
     def apply(self, event: AnyEvent) -> None:
@@ -58,23 +74,40 @@ class Runs:
         if isinstance(event, Began):
             self._rewind(event)
         self.history.apply(event)
+        told = False
         match event:
             case Created():
-                self._parent = True
+                self._source = mlflow_parent.source_tags(event.spec, {})
+                self._files[mlflow_parent.SPEC_FILE] = mlflow_parent.spec_file(self.history.spec.to_json())
+                told = True
             case Opened() | Closed():
                 # A trial without an attempt counts as running while the experiment is open.
-                self._parent = True
-                self._note_best()
+                if isinstance(event, Opened):
+                    self._note_environment(event)
+                told = True
                 self._dirty.update(
                     dict.fromkeys(n for s in TrialState if not s.final for n in self.history.by_state[s])
                 )
-            case Proposed() | Started() | Began() | Ended() | Saved() | Retired():
+            case Proposed():
+                self._born[event.trial] = self._source
+                self._dirty[event.trial] = None
+            case Started() | Began() | Ended() | Saved() | Retired():
+                self._dirty[event.trial] = None
+            case Decided():
+                self._decisions[event.trial] = _decision(event) | _rung(event, self._decisions.get(event.trial, {}))
                 self._dirty[event.trial] = None
             case Reported():
                 self._dirty[event.trial] = None
                 self._rows.setdefault(event.trial, []).extend(event.rows)
             case _:
                 pass
+        leader = self.history.trials[self.history.best] if self.history.best is not None else None
+        best = (leader.number, *leader.best) if leader is not None and leader.best is not None else None
+        if told or best != self._best:
+            # A snapshot: what MLflow ends up with must not depend on when it was written.
+            self._best, self._parent = best, True
+            self._seen = mlflow_parent.best_tags(self.history, self._address)
+            self._seen[mlflow_parent.NOTE_TAG] = mlflow_parent.note(self.history, self._address)
 
     def take(self) -> list[RunUpdate]:
         """The updates since the last call, the parent run first."""
@@ -90,14 +123,37 @@ class Runs:
 
     def skip(self) -> None:
         """Forgets the updates since the last call: MLflow has them already."""
-        self._parent, self._retired = False, []
+        self._parent, self._retired, self._files = False, [], {}
         self._dirty.clear()
         self._rows.clear()
 
-    def _note_best(self) -> None:
-        best = self.history.trials[self.history.best] if self.history.best is not None else None
-        if best is not None and best.best is not None:
-            self._best = {"regrow.best_trial": str(best.number), "regrow.best_value": repr(best.best[0])}
+    def key(self, trial: int, attempt: int) -> str | None:
+        """The key of the run that an attempt's work goes to; None if it has not begun, or another one came after it."""
+        trials = self.history.trials
+        current = trials[trial].attempts[-1] if trial < len(trials) and trials[trial].attempts else None
+        if current is None or current.number != attempt or current.t_began is None:
+            return None
+        return self.current_key(trial)
+
+    def is_over(self, trial: int, attempt: int) -> bool:
+        """Whether an attempt that was started holds its lease no more."""
+        trials = self.history.trials
+        started = trial < len(trials) and len(trials[trial].attempts) >= attempt
+        return started and self.history.lease(trial, attempt) is None
+
+    def current_key(self, trial: int) -> str:
+        """The key of the run in which a trial's curve is."""
+        generation = self._generation.get(trial, 0)
+        return task_name(trial) if generation == 0 else f"{task_name(trial)}.{generation}"
+
+    def _note_environment(self, event: Opened) -> None:
+        if not event.environment:  # a coordinator's, or a log of before it was collected
+            return
+        self._source = mlflow_parent.source_tags(self.history.spec.to_json(), event.environment)
+        if event.environment not in self._environments[-1:]:
+            self._environments.append(event.environment)
+            name = "environment.json" if len(self._environments) == 1 else f"environment-sitting-{self.history.sittings}.json"
+            self._files[name] = mlflow_parent.environment_file(event.environment)
 
     def _rewind(self, event: Began) -> None:
         """Points that are superseded stay in the run that they were written to; a new run takes over what still holds."""
@@ -124,13 +180,13 @@ class Runs:
 
     def _trial_update(self, trial: Trial) -> RunUpdate:
         history = self.history
-        generation = self._generation.get(trial.number, 0)
         name = task_name(trial.number)
         closed = history.closed is not None
         status: Status = _STATUS.get(trial.state, "KILLED" if closed else "RUNNING")
         ended = [a.t_ended for a in trial.attempts if a.t_ended is not None]
         nodes = [a.node for a in trial.attempts if a.node]
         tags = {"regrow.state": trial.state.value, "regrow.attempts": str(len(trial.attempts))}
+        tags |= self._born.get(trial.number, {}) | self._decisions.get(trial.number, {})
         if nodes:
             tags["regrow.node"] = nodes[-1]
         if any(a.message for a in trial.attempts):
@@ -140,12 +196,14 @@ class Runs:
             source = "" if change.source is None else f" with the weights of trial {change.source}"
             tags[f"regrow.after_step_{change.step:06}"] = json.dumps(change.config)[:4000] + source
         if trial.checkpoints:
-            tags["regrow.checkpoint"] = trial.checkpoints[max(trial.checkpoints)].manifest
+            tags["regrow.checkpoint"] = self._address(trial.checkpoints[max(trial.checkpoints)].manifest)
+        if trial.state is TrialState.FAILED and trial.attempts and trial.attempts[-1].trace:
+            tags[mlflow_parent.NOTE_TAG] = _traceback(trial.attempts[-1].message, trial.attempts[-1].trace)
         return RunUpdate(
-            key=name if generation == 0 else f"{name}.{generation}",
+            key=self.current_key(trial.number),
             name=name,
             start_ms=_ms(trial.attempts[0].t_started if trial.attempts else history.t_created),
-            params={key: _text(value) for key, value in trial.proposed.items()},
+            params={key: mlflow_parent.text(value) for key, value in trial.proposed.items()},
             tags=tags,
             metrics=[
                 (metric, math.nan if value is None else value, row.step, _ms(row.t))
@@ -160,33 +218,33 @@ class Runs:
         history, spec = self.history, self.history.spec
         closed = history.closed
         status: Status = "RUNNING" if closed is None else _CLOSED.get(closed.status, "KILLED")
-        tags = {"regrow.experiment": spec.name, "regrow.sittings": str(history.sittings)}
+        tags = self._source | mlflow_parent.machine_tags(self._environments[-1] if self._environments else {})
+        tags |= {"regrow.experiment": spec.name, "regrow.sittings": str(history.sittings), "regrow.trials": str(history.total)}
+        tags["regrow.state"] = "running" if closed is None else closed.status
         if history.opened is not None and history.opened.flow_run:
             tags["regrow.flow_run"] = history.opened.flow_run
-        tags |= self._best
+        tags |= self._seen
         return RunUpdate(
             key=PARENT, name=spec.name, start_ms=_ms(history.t_created), parent=True, tags=tags, status=status,
-            params={key: _text(value) for key, value in _flat(_described(spec.to_json()))}, metrics=(),
+            params=mlflow_parent.settings(spec.to_json()), metrics=(), artifacts=dict(self._files),
             end_ms=None if closed is None else _ms(closed.t),
         )
 
 
-def _described(spec: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in spec.items() if k not in ("env", "state", "working_dir")}
+def _decision(event: Decided) -> dict[str, str]:
+    return {"regrow.decision": f"{event.verdict} at step {event.step}{event.why and ': '}{event.why}"}
 
 
-def _flat(spec: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
-    for key, value in spec.items():
-        if isinstance(value, dict) and value:
-            flat += _flat(value, f"{prefix}{key}.")
-        else:
-            flat.append((f"{prefix}{key}", value))
-    return flat
+def _rung(event: Decided, before: dict[str, str]) -> dict[str, str]:
+    """The rung that it reached, where the scheduler has rungs: these are steps."""
+    if " rung " in f" {event.why}":
+        return {"regrow.rung": str(event.step)}
+    return {"regrow.rung": before["regrow.rung"]} if "regrow.rung" in before else {}
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _traceback(message: str, trace: str) -> str:
+    """The last part of it: that is what tells where it went wrong."""
+    return f"**{message}**\n\n````\n{trace[-6000:].replace('````', '...')}\n````"
 
 
 def _ms(t: float) -> int:

@@ -65,7 +65,7 @@ class RunUpdate:
     value, step, time), its value may be NaN or infinite; a point, once written, never changes its value or
     time (a trial that rewinds goes on in a new run, and the old one is `deleted`). `status` None: as it
     was. `end_ms` goes with a status that ends the run. `deleted`: a superseded lineage, soft-deleted, so
-    kept and restorable but out of MLflow's default views.
+    kept and restorable but out of MLflow's default views. `artifacts` are files by their path below the run's.
     """
 
     key: str
@@ -78,6 +78,7 @@ class RunUpdate:
     status: Status | None = None
     end_ms: int | None = None
     deleted: bool = False
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ class Writer(Protocol):
 
     def load(self) -> Recorded: ...
     def write(self, updates: Sequence[RunUpdate], cursor: int) -> None: ...
+    def run_id(self, key: str) -> str | None: ...
     def close(self) -> None: ...
 
 
@@ -137,6 +139,13 @@ class MlflowSink:
             artifact_root=artifact_root,
         )
         self._writer: Writer | None = None
+        self._cursor = 0
+        self.troubles: list[str] = []
+        """Lines about what could not be written though MLflow is there: artifacts."""
+
+    def run_id(self, key: str) -> str | None:
+        """MLflow's id of the run that was written under our key; None for one that was not."""
+        return self._open_writer().run_id(key)
 
     @property
     def mlflow_experiment_id(self) -> str:
@@ -155,7 +164,7 @@ class MlflowSink:
             raise SinkUnavailable(str(error)) from error
         writer = _writer(self._target)
         recorded = writer.load()
-        self._writer = writer
+        self._writer, self._cursor = writer, recorded.cursor or 0
         return recorded
 
     def write(self, updates: Sequence[RunUpdate], cursor: int) -> None:
@@ -165,11 +174,24 @@ class MlflowSink:
         `SinkRefused`: part may then be written, and `load()` is due before the next write.
         """
         writer = self._open_writer()
+        files = [update for update in updates if update.artifacts]
         try:
-            writer.write(updates, cursor)
+            # The cursor comes last: whoever finds it finds the files, too.
+            writer.write(updates, self._cursor if files else cursor)
+            if files:
+                self._put(files, writer)
+                writer.write([], cursor)
+            self._cursor = cursor
         except BaseException:
             self.close()
             raise
+
+    def _put(self, updates: Sequence[RunUpdate], writer: Writer) -> None:
+        from regrow.infra.mlflow_artifacts import put  # imports mlflow
+
+        for update in updates:
+            if (run_id := writer.run_id(update.key)) is not None:
+                self.troubles += put(self._target.tracking_uri, run_id, update.artifacts)
 
     def close(self) -> None:
         """Let go of connections and threads. Nothing is buffered, so nothing is flushed."""
@@ -266,4 +288,5 @@ def refusal(target: Target, error: Exception) -> SinkRefused:
 
 def unavailable(target: Target, error: Exception) -> SinkUnavailable:
     """The same for a failure that may pass."""
-    return SinkUnavailable(f"MLflow at {shown(target.tracking_uri)} is away: {error}. {SERVER_ADVICE}")
+    first = shown(str(error)).partition("\n")[0]  # a database's goes on with the statement and its values
+    return SinkUnavailable(f"MLflow at {shown(target.tracking_uri)} is away: {first}. {SERVER_ADVICE}")

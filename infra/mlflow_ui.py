@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from regrow.infra.mlflow_file import make_sure_of
-from regrow.infra.mlflow_sink import legal_name
+from regrow.infra.mlflow_sink import EXPERIMENT_TAG, legal_name
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
@@ -61,8 +61,10 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
             _end(server)
 
 
-def runs_page(url: str, experiment: str, metric: str, mode: str) -> str:
+def runs_page(url: str, experiment: str, metric: str, mode: str, *, only: str | None = None) -> str:
     """The address of the page on an experiment's trials: best first, their curves beside them.
+
+    `experiment` is MLflow's, which several of ours may share: `only` is the id of the one whose trials are shown.
 
     The front page if MLflow does not know the experiment (yet). Without a filter or an order of its own MLflow shows the
     parent run alone, closed.
@@ -74,10 +76,15 @@ def runs_page(url: str, experiment: str, metric: str, mode: str) -> str:
     except (urllib.error.URLError, OSError, KeyError, ValueError):
         return url
     view = {
-        "workflowType": "machine_learning", "compareRunsMode": "CHART", "searchFilter": "attributes.run_name LIKE 'trial-%'",
+        "workflowType": "machine_learning", "compareRunsMode": "CHART", "searchFilter": _trials_of(only),
         "orderByKey": f"metrics.`{legal_name(metric)}`", "orderByAsc": "true" if mode == "min" else "false",
     }
     return f"{url}/#/experiments/{number}/runs?{urllib.parse.urlencode(view, quote_via=urllib.parse.quote)}"
+
+
+def _trials_of(experiment_id: str | None) -> str:
+    trials = "attributes.run_name LIKE 'trial-%'"
+    return trials if experiment_id is None else f"{trials} AND tags.`{EXPERIMENT_TAG}` = '{experiment_id}'"
 
 
 def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:

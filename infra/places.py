@@ -1,6 +1,7 @@
 """Where everything of a state root lives. The only module that knows the names of files and folders in it.
 
 <state>/<experiment>/   log/ blobs/ manifests/ code/ control/: the experiment itself, all that must not be lost
+                        logs/: what its trials printed
 <state>/.services/      the embedded Prefect server's and MLflow's files: rebuilt or not missed when deleted
 
 With the state in S3 the services' files are in a local folder: $REGROW_HOME/<bucket>-<hash of the URL>/, by default
@@ -87,10 +88,10 @@ class Places:
         """Whether the state is in S3."""
         return self.root.startswith("s3://")
 
-    def address(self, experiment: str) -> str:
-        """Where an experiment's objects are: a folder, or an S3 URL."""
+    def address(self, experiment: str, key: str = "") -> str:
+        """Where an experiment's objects are, or the one of them with this key: a path, or an S3 URL."""
         base, mark, options = self.root.partition("?")
-        return f"{base}/{experiment}{mark}{options}"
+        return f"{base}/{experiment}{key and '/'}{key}{mark}{options}"
 
     def command(self, verb: str, experiment: str, rest: str = "") -> str:
         """A command to type next, which finds this state root from where the user is."""

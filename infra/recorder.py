@@ -7,31 +7,50 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ray
 
+from regrow.infra import mlflow_ending
+from regrow.infra.mlflow_catch_up import recorded_as
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import MlflowSink, SinkRefused, SinkUnavailable
+from regrow.infra.places import Places, replay
 from regrow.search.events import Began, Created, Opened, decode
+from regrow.tasks.mlflow_port import Tracked
 
 GATHER_SECONDS = 0.5
 """Between two writes: many small updates of one trial become one, and a transaction is worth its while."""
 RETRY_SECONDS = 5.0
 """Until the next try while MLflow is away."""
+ASK_SECONDS = 1.0
+"""How long a worker that asks for its trial's run keeps one of the actor's threads; then it asks again."""
+THREADS = 32
+"""Calls that the actor serves at a time."""
+
+Segments = list[tuple[int, list[bytes]]]
 
 
 class Recorder:
     """The actor's class. One thread follows and writes; `drained` waits for it."""
 
-    def __init__(self, coordinator: str, tracking_uri: str, experiment_name: str, artifact_root: str | None) -> None:
+    def __init__(self, coordinator: str, places: Places, name: str, tracking_uri: str, artifact_root: str | None) -> None:
+        """`tracking_uri` and `artifact_root` as the driver has them: this process may have other variables."""
         self._coordinator = ray.get_actor(coordinator)
-        self._target = (tracking_uri, experiment_name, artifact_root)
+        self._places, self._name = places, name
+        self._uri, self._root = tracking_uri, artifact_root
         self._written = 0
         self._trouble: str | None = None
         self._given_up = False
+        self._remarks: list[str] = []
+        self._asked: set[tuple[int, int]] = set()
+        self._tracked: dict[tuple[int, int], Tracked] = {}
         self._changed = threading.Condition()
         self._hurry = threading.Event()
+        """Set while somebody waits: nothing is gathered, and MLflow is loaded however busy the machine is."""
+        self._draining = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="regrow-recorder", daemon=True)
         self._thread.start()
@@ -41,6 +60,7 @@ class Recorder:
 
         Returns what is in the way after `timeout` seconds, None if nothing.
         """
+        self._draining = True
         self._hurry.set()
         with self._changed:
             self._changed.wait_for(lambda: self._written >= number or self._given_up, timeout)
@@ -49,6 +69,31 @@ class Recorder:
         self._done.set()
         self._thread.join()
         return None
+
+    def remarks(self) -> list[str]:
+        """Lines for the user about what could not be recorded beside runs and metrics: artifacts, the report, the model."""
+        with self._changed:
+            return list(dict.fromkeys(self._remarks))
+
+    def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
+        """The MLflow run that an attempt's work goes to; None if it is not there yet, after waiting a while, and why."""
+        lease = trial, attempt
+        with self._changed:
+            if lease not in self._tracked and not self._given_up:
+                self._asked.add(lease)
+                self._hurry.set()
+                self._changed.wait_for(lambda: lease in self._tracked or self._given_up, ASK_SECONDS)
+            return self._tracked.get(lease), self._trouble
+
+    def pictures(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Figures of the experiment as PNGs, by their names in `infra/pictures.py`; without those that have nothing to show.
+
+        Drawn here as this process has loaded by then what it takes.
+        """
+        from regrow.infra.pictures import png
+
+        history = replay(self._places.store(self._name)).history
+        return {name: picture for name in names if (picture := png(history, name)) is not None}
 
     def _run(self) -> None:
         while not self._done.is_set():
@@ -69,15 +114,13 @@ class Recorder:
 
     def _record(self) -> None:
         """Folds the log from its start, writes what lies beyond the cursor, and goes on until something fails."""
-        uri, name, root = self._target
-        runs, after = Runs(), 0
+        runs, after = Runs(partial(self._places.address, self._name)), 0
         segments = self._follow(after)
         # Loading MLflow takes 2.5 s of CPU, which the first trials of a sitting need more.
         while not (self._hurry.is_set() or self._done.is_set() or _is_under_way(segments)):
             segments += self._follow(segments[-1][0] if segments else 0)
-        created = next(event for _, lines in segments for event in map(decode, lines) if isinstance(event, Created))
-        sink = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id=created.id, artifact_root=root)
-        cursor = sink.load().cursor or 0
+        sink = self._opened(segments)
+        cursor, warm = sink.load().cursor or 0, False
         while not self._done.is_set():
             for number, lines in segments:
                 for line in lines:
@@ -86,21 +129,62 @@ class Recorder:
                     runs.skip()
                 after = number
             if after > cursor and segments:
-                sink.write(runs.take(), after)
+                self._write(sink, runs, cursor, after)
+            self._answer(sink, runs)
+            if after > self._written:
                 self._note(None, written=after)
-            elif after > self._written:
-                self._note(None, written=after)
+            if not (warm or self._draining):
+                mlflow_ending.warm_up()
+                warm = True
             self._hurry.wait(GATHER_SECONDS)
             segments = self._follow(after)
 
-    def _follow(self, after: int) -> list[tuple[int, list[bytes]]]:
-        found: list[tuple[int, list[bytes]]] = ray.get(self._coordinator.follow.remote(after, 10.0))
+    def _opened(self, segments: Segments) -> MlflowSink:
+        events = [event for _, lines in segments for event in map(decode, lines)]
+        created = next(event for event in events if isinstance(event, Created))
+        opened = next((event for event in reversed(events) if isinstance(event, Opened)), None)
+        return MlflowSink(
+            tracking_uri=self._uri, experiment_name=recorded_as(opened, self._name), experiment_id=created.id,
+            artifact_root=self._root,
+        )
+
+    def _write(self, sink: MlflowSink, runs: Runs, cursor: int, after: int) -> None:
+        if runs.history.closed is None:
+            sink.write(runs.take(), after)
+        else:
+            sink.write(runs.take(), max(cursor, self._written))
+            self._note("the report is being made")
+            self._remark(mlflow_ending.say(sink, runs, self._places, self._uri, after))
+        self._remark(sink.troubles)
+        sink.troubles.clear()
+
+    def _answer(self, sink: MlflowSink, runs: Runs) -> None:
+        """Tells those who wait for their trial's run."""
+        with self._changed:
+            for trial, attempt in list(self._asked):
+                key = runs.key(trial, attempt)
+                run_id = sink.run_id(key) if key is not None else None
+                if run_id is not None:
+                    self._asked.discard((trial, attempt))
+                    self._tracked[trial, attempt] = Tracked(run_id=run_id, experiment_id=sink.mlflow_experiment_id)
+                elif runs.is_over(trial, attempt):
+                    self._asked.discard((trial, attempt))
+            if not self._asked and not self._draining:
+                self._hurry.clear()
+            self._changed.notify_all()
+
+    def _follow(self, after: int) -> Segments:
+        found: Segments = ray.get(self._coordinator.follow.remote(after, 10.0))
         return found
 
     def _give_up(self, trouble: str) -> None:
         """Nobody need wait for this recorder any more; the next one goes on from MLflow's cursor."""
         self._given_up = True
         self._note(trouble)
+
+    def _remark(self, lines: list[str]) -> None:
+        with self._changed:
+            self._remarks += lines
 
     def _note(self, trouble: str | None, *, written: int | None = None) -> None:
         with self._changed:
@@ -110,7 +194,7 @@ class Recorder:
             self._changed.notify_all()
 
 
-def _is_under_way(segments: list[tuple[int, list[bytes]]]) -> bool:
+def _is_under_way(segments: Segments) -> bool:
     """Whether an attempt has begun since the log was last opened."""
     for _, lines in reversed(segments):
         for event in map(decode, reversed(lines)):
@@ -119,9 +203,29 @@ def _is_under_way(segments: list[tuple[int, list[bytes]]]) -> bool:
     return False
 
 
-def start_recorder(coordinator: str, tracking_uri: str, experiment_name: str, artifact_root: str | None) -> Any:
-    """Starts the actor, to follow the coordinator of that name; it comes back by itself when it is killed."""
+class RayRecords:
+    """The recorder as an attempt sees it: the Records port over an actor handle."""
+
+    def __init__(self, actor: Any, tracking_uri: str, artifact_root: str | None) -> None:
+        self._actor = actor
+        self.tracking_uri, self.artifact_root = tracking_uri, artifact_root
+
+    def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
+        """See Records."""
+        try:
+            found: tuple[Tracked | None, str | None] = ray.get(self._actor.run_of.remote(trial, attempt), timeout=10.0)
+        except ray.exceptions.RayError as error:
+            return None, f"the recorder does not answer: {error}"
+        return found
+
+
+def start_recorder(coordinator: str, places: Places, name: str) -> Any:
+    """Starts the actor on this node, to follow the coordinator of that name; it comes back by itself when it is killed."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # Where MLflow's records are a file, it is this machine's.
+    here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
     actor: Any = ray.remote(Recorder)
-    return actor.options(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=4).remote(
-        coordinator, tracking_uri, experiment_name, artifact_root
-    )
+    return actor.options(
+        num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=THREADS, scheduling_strategy=here
+    ).remote(coordinator, places, name, places.mlflow_uri, places.mlflow_artifacts)

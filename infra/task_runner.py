@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from prefect.utilities.engine import emit_task_run_state_change_event
 from prefect_ray.task_runners import RayTaskRunner
 from ray import cloudpickle
 
+from regrow.infra.nodes import MARKET_LABEL
 from regrow.tasks.logs import LogShipper
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ SETTLE_SECONDS = 15.0
 """How long the server may need to record what it has been told; 1 s is normal, as it writes in batches."""
 PATIENCE_SECONDS = 600
 """How long a worker keeps what it has to tell a server that is away; one try a second."""
+SPOT = "spot"
+"""The tag of a task run whose last attempt ran on a spot machine."""
 _TICK = 0.05
 
 
@@ -95,6 +99,7 @@ class TrialTaskRunner(RayTaskRunner[Any]):  # type: ignore[misc]  # prefect-ray 
         task_run_id: UUID,
         name: str,
         tags: Sequence[str] = (),
+        message: str = "",
         previous: TaskRun | None = None,
         options: Mapping[str, Any],
     ) -> ray.ObjectRef[Any]:
@@ -103,8 +108,8 @@ class TrialTaskRunner(RayTaskRunner[Any]):  # type: ignore[misc]  # prefect-ray 
         The reference resolves to what the task returned, or to its final State without data if it returned a
         state or raised. A worker's death surfaces as Ray's exception from ray.get. `previous` is the task run
         as `await_retry` read it back: the run goes on, with its name, its tags and its count of attempts.
-        With `tags`, Prefect asks the server for their concurrency limits before each run: 4 ms, and the run
-        fails while the server is away. `options` are Ray's (num_cpus, num_gpus, memory, resources,
+        `tags` are for people: no concurrency limit is asked for them. The worker adds its node's. `message` is
+        that of the first state. `options` are Ray's (num_cpus, num_gpus, memory, resources,
         runtime_env, scheduling_strategy); Ray itself never retries.
         """
         if not self._started:
@@ -114,7 +119,7 @@ class TrialTaskRunner(RayTaskRunner[Any]):  # type: ignore[misc]  # prefect-ray 
         flow_run = FlowRunContext.get()
         flow_run_id = flow_run.flow_run.id if flow_run and flow_run.flow_run else None
         context, context_id = self._shared_context(str(flow_run_id))
-        run = _Run(id=task_run_id, flow_run_id=flow_run_id, name=name, tags=tuple(tags), previous=previous)
+        run = _Run(id=task_run_id, flow_run_id=flow_run_id, name=name, tags=tuple(tags), message=message, previous=previous)
         remote = _run_remotely.options(**{**options, "name": name, "max_retries": 0})
         return remote.remote(context_id, context, self._shared_task(task), run, dict(parameters))
 
@@ -142,11 +147,13 @@ class _Run:
     flow_run_id: UUID | None
     name: str
     tags: tuple[str, ...]
+    message: str
     previous: TaskRun | None
 
     def pending(self, task: Task[..., Any]) -> TaskRun:
         """The task run as it begins. Made in the worker: all timestamps of an attempt come from one clock."""
-        state: State[Any] = Pending(state_details=StateDetails(task_run_id=self.id, flow_run_id=self.flow_run_id))
+        details = StateDetails(task_run_id=self.id, flow_run_id=self.flow_run_id)
+        state: State[Any] = Pending(message=self.message or None, state_details=details)
         return TaskRun(
             id=self.id,
             name=self.name,
@@ -154,12 +161,26 @@ class _Run:
             task_key=task.task_key,
             dynamic_key=str(self.id),
             task_version=task.version,
-            tags=sorted({*task.tags, *self.tags}),
             state_id=state.id,
             state_type=state.type,
             state_name=state.name,
             state=state,
         )
+
+
+class _Labels(list[str]):
+    """Tags that are shown and can be searched for. Whoever iterates finds none: Prefect's engine would ask the server for a
+    concurrency limit of each before the run, which takes 4 ms, and the run fails while the server is away.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+
+def _here() -> list[str]:
+    """Tags of this node: its name, and whether it is a spot machine."""
+    labels: dict[str, Any] = ray.get_runtime_context().get_node_labels()
+    return [f"node:{platform.node()}", *([SPOT] if labels.get(MARKET_LABEL) == "spot" else [])]
 
 
 class _WorkerContext:
@@ -242,6 +263,12 @@ def _not_small_talk(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or record.module != "task_engine"
 
 
+def _tags(task_run: TaskRun, new: set[str]) -> list[str]:
+    """Those that a task run has, but for those of the same kind ("node:...") as a new one, and the new ones."""
+    kinds = {tag.partition(":")[0] for tag in new}
+    return sorted({*new, *(tag for tag in task_run.tags if tag != SPOT and tag.partition(":")[0] not in kinds)})
+
+
 @ray.remote(max_retries=0)
 def _run_remotely(
     context_id: str,
@@ -266,9 +293,9 @@ def _unpickled(task: bytes) -> Task[..., Any]:
 
 
 def _carry_out(task: Task[..., Any], run: _Run, parameters: dict[str, Any]) -> Any:
-    task_run = run.previous
-    if task_run is None:
-        task_run = run.pending(task)
+    task_run = run.previous or run.pending(task)
+    task_run.tags = _Labels(_tags(task_run, {*task.tags, *run.tags, *_here()}))
+    if run.previous is None:
         emit_task_run_state_change_event(task_run, initial_state=None, validated_state=cast("State[Any]", task_run.state))
     arguments: dict[str, Any] = {
         "task": task,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from statistics import fmean, stdev
 from typing import Any
 
-from regrow.search import waste
+from regrow.infra.places import Places
+from regrow.search import cost, waste
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 
@@ -33,6 +34,29 @@ def best(history: History) -> dict[str, Any] | None:
         "config": history.spec.space.nest(history.path(trial.number, step)[-1]),  # it may have changed since
         "checkpoint": checkpoint.manifest if checkpoint is not None else None,
     }
+
+
+def standing_step(history: History, trial: Trial) -> int:
+    """The step whose metrics stand for a trial, 0 before the first: that of its best value; the last one where there are several
+    metrics; where no step met the constraints, that of the best of them.
+    """
+    if len(history.spec.metrics) > 1 or not trial.values:
+        return trial.step
+    if trial.best is not None:
+        return trial.best[1]
+    value = max(trial.values) if history.objective.mode == "max" else min(trial.values)
+    return trial.values.index(value) + 1
+
+
+def checkpoint(history: History, trial: Trial, places: Places | None = None) -> str | None:
+    """The manifest of a trial's checkpoint, of the step that stands for it, else the newest, None for none.
+
+    `places`: its whole address, a path or an S3 URL, instead of its key in the store.
+    """
+    found = trial.checkpoint_at(standing_step(history, trial))
+    if found is None:
+        return None
+    return found.manifest if places is None else places.address(history.spec.name, found.manifest)
 
 
 def front(history: History) -> list[dict[str, Any]]:
@@ -85,6 +109,9 @@ def show(history: History, *, alive: bool, now: float) -> dict[str, Any]:
         "trials": [trial_view(history, trial) for trial in history.trials],
         "wasted_steps": history.lost_steps,
         "waste": _waste(waste.of_all(history)),
+        "steps": cost.steps(history),
+        "slot_hours": round(hours := cost.slot_hours(history, now if alive else history.t_last), 6),
+        "cost": None if (money := cost.money(history, hours)) is None else round(money, 6),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
     }
 

@@ -3,7 +3,10 @@
 The names below are the public API; everything else may change.
 """
 
-from regrow.experiment import Experiment, Result
+from regrow.experiment import Experiment
+from regrow.records import AttemptResult, BestResult, TrialResult
+from regrow.result import Result
+from regrow.result import open as open  # noqa: A004 - it is called rg.open; not in __all__, so that `import *` hides no builtin
 from regrow.search.errors import SpecError
 from regrow.search.space import choice, constant, grid, logint, loguniform, normal, quniform, randint, uniform
 from regrow.search.spec import Spec
@@ -12,6 +15,8 @@ from regrow.tasks.trainable import Trainable
 from regrow.tasks.trial import Trial
 
 __all__ = [
+    "AttemptResult",
+    "BestResult",
     "Experiment",
     "RegrowError",
     "Result",
@@ -19,6 +24,7 @@ __all__ = [
     "SpecError",
     "Trainable",
     "Trial",
+    "TrialResult",
     "UserError",
     "choice",
     "constant",

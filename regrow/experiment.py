@@ -1,4 +1,4 @@
-"""Experiments from Python: the same specification, the same sitting, and what came of it as an object."""
+"""Experiments from Python: the same specification, the same sitting, and its Result."""
 
 from __future__ import annotations
 
@@ -6,36 +6,15 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regrow.infra import views
-from regrow.infra.places import Places, replay
-from regrow.search.history import History
+from regrow.infra.places import Places
+from regrow.result import Result
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Exists, Store
 from regrow.tasks.trial import Trial
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What came of an experiment, as its log tells.
-
-    `status` is finished, stopped, interrupted or failed; `best` has trial, value, step, config and checkpoint, None where
-    nothing was reported; `trials` are as in `regrow show --json`.
-    """
-
-    name: str
-    status: str
-    best: dict[str, Any] | None
-    trials: list[dict[str, Any]]
-    history: History
-
-    def points(self) -> list[dict[str, Any]]:
-        """Every (trial, step) once, with the attempt that reported it and its metrics."""
-        return list(views.points(self.history))
 
 
 class Experiment:
@@ -73,14 +52,7 @@ class Experiment:
         launch(
             self.spec.name, spec=self.spec, places=places, trials=trials, code=code, watch=live.watch, announce=live.announce
         )
-        return result(places, self.spec.name)
-
-
-def result(places: Places, name: str) -> Result:
-    """What the log of an experiment tells. Raises UserError if there is none of that name."""
-    history = replay(places.known(name)).history
-    view = views.show(history, alive=places.running(name), now=0.0)
-    return Result(name=name, status=view["status"], best=view["best"], trials=view["trials"], history=history)
+        return Result(places, self.spec.name)
 
 
 def _store(store: Store, trainable: object) -> str:

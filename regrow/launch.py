@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from regrow.infra import metadata, prefect_server
+from regrow.infra.environment import begin_collecting
 from regrow.infra.experiments import Prepared, make_importable, prepare
 from regrow.infra.joining import environment, joined, slots, warm_up
 from regrow.infra.mlflow_catch_up import is_recorded, record_missing
@@ -25,6 +26,7 @@ from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
+from regrow.tasks.mlflow_calls import nowhere
 from regrow.tasks.traces import in_a_line, user_trace
 from regrow.tasks.trainable import adapt, find, glance, locate
 
@@ -55,6 +57,7 @@ def launch(
     environment(prepared.spec)
     metadata.cloud(os.environ)
     places.writable()
+    begin_collecting(prepared.folder)
     check_mlflow(places.mlflow_uri, 5.0)
     # The user's home is left alone unless the user has a Prefect server of their own, whose settings are there.
     retries = {"PREFECT_CLIENT_MAX_RETRIES": os.environ.get("PREFECT_CLIENT_MAX_RETRIES", "3")}  # 14 s in all; else a minute
@@ -75,7 +78,7 @@ def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> Non
     if is_recorded(places, name):
         return
     try:
-        if (segments := record_missing(places, name)) > 0:
+        if (segments := record_missing(places, name, announce=announce)) > 0:
             announce(f"MLflow lacked {segments} segments of its log and has everything now")
     except (SinkRefused, SinkUnavailable) as error:
         announce(f"MLflow does not have everything yet: {error}")
@@ -183,7 +186,7 @@ def check_trainable(spec: Spec) -> None:
     Raises SpecError, and UserCodeError for an exception of the user's own module.
     """
     if spec.trainable != "pickled":
-        with _user_code(spec):
+        with _user_code(spec), nowhere():
             adapt(find(spec.trainable, spec.working_dir), spec.trainable)
             if spec.stop.trial.function is not None:
                 find(spec.stop.trial.function, spec.working_dir)

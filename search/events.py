@@ -75,7 +75,9 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time; `trials`: the total
     number of trials from here on. `widest`: slots of which one node has room, so that one attempt may have them; 0:
     all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ between versions.
-    `code` is the SHA-256 of the pickled trainable, if it has no import path.
+    `price_per_hour`: of one slot, as the specification has it, None for none. `code` is the SHA-256 of the pickled
+    trainable, if it has no import path. `mlflow` and `register`: what this sitting's specification says of its recording.
+    `environment`: what the driver found of its code and its machine, see `infra/environment.py`; empty where a coordinator opens.
     """
 
     by: Literal["driver", "coordinator"]
@@ -86,6 +88,10 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     code: str | None = None
     versions: dict[str, str] = {}
     widest: int = 0
+    price_per_hour: float | None = None
+    mlflow: dict[str, Any] = {}
+    register: str | None = None
+    environment: dict[str, Any] = {}
 
 
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):

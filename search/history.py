@@ -223,6 +223,11 @@ class History:
         return self._elapsed + (last - self._t_opened)
 
     @property
+    def t_last(self) -> float:
+        """When it was last heard of, seconds since the epoch; 0 for an empty log."""
+        return self._t_last
+
+    @property
     def pinned(self) -> set[str]:
         """Checkpoints from which another trial is about to go on."""
         return {m for number in self._cloning if (clone := self.trials[number].clone) for m in clone.manifests}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -15,15 +16,19 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
+from regrow.search.described import descriptions
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
 from regrow.search.options import chosen, is_path, nearest
@@ -49,12 +54,23 @@ Count = Annotated[int, Field(strict=True)]
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema says what stands below each field: editors show it, and the reference is made of it."""
+        schema = handler(core)
+        fields = handler.resolve_ref_schema(schema)["properties"]
+        for name, text in descriptions(cls).items():
+            fields[name].setdefault("description", text)
+        return schema
+
 
 class Metric(_Part):
     """A metric that the trainable reports, and whether less or more of it is better."""
 
     name: Annotated[str, Field(min_length=1, max_length=250)]
+    """As the trainable reports it."""
     mode: Mode
+    """Whether less (`min`) or more (`max`) of it is better."""
 
 
 def is_secret(name: str) -> bool:
@@ -73,7 +89,9 @@ class Resources(_Part):
     """What one attempt needs on one node, in Ray's units; fractions of a CPU or GPU share it."""
 
     cpu: Annotated[Number, Field(ge=0)] = 1
+    """CPUs."""
     gpu: Annotated[Number, Field(ge=0)] = 0
+    """GPUs."""
     memory: Annotated[Count, BeforeValidator(_bytes), Field(ge=0)] = 0
     """Bytes, or text such as "2GiB"; 0 means not limited."""
     custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
@@ -109,7 +127,9 @@ class Checkpointing(_Part):
     every_seconds: Annotated[Number, Field(gt=0)] | None = None
     """At the first report after so many seconds since the last one."""
     keep_last: Annotated[Count, Field(ge=1)] = 2
+    """How many of a trial's latest checkpoints are kept."""
     keep_best: Annotated[Count, Field(ge=0)] = 1
+    """How many of its best ones (by the objective at their step) are kept beside these."""
 
     @model_validator(mode="after")
     def _one_rhythm(self) -> Self:
@@ -171,6 +191,7 @@ class Stop(_Part):
     all: tuple[Stop, ...] = ()
     """Holds when each of these holds."""
     trial: StopTrial = StopTrial()
+    """Conditions that end one trial."""
 
     @model_validator(mode="after")
     def _by_trials(self) -> Self:
@@ -187,6 +208,15 @@ class Stop(_Part):
         """Those of the experiment, wherever they stand."""
         own = [] if self.plateau is None else [self.plateau]
         return own + [p for inner in self.all for p in inner.plateaus()]
+
+
+class Recording(_Part):
+    """How the experiment is recorded in MLflow."""
+
+    experiment: Annotated[str, Field(min_length=1, max_length=250)] | None = None
+    """The MLflow experiment that its runs go to, which several experiments may share; None: one of its own, by its name."""
+    system_metrics: Annotated[bool, Field(strict=True)] = False
+    """Whether MLflow's monitor records the load of CPU, memory, disk, network and GPU in each trial's run (needs psutil)."""
 
 
 class Point(_Part):
@@ -248,6 +278,10 @@ def _is_path(choice: Named) -> bool:
     return is_path(chosen(choice))
 
 
+warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning)
+"""Pydantic warns of a field that hides an attribute of its base. This one is ABCMeta's, for classes: nobody asks a Spec for it."""
+
+
 class Spec(_Part):
     """An experiment. Raises SpecError (through `parse`) naming key, value and what to do."""
 
@@ -260,8 +294,11 @@ class Spec(_Part):
     mode: Mode | None = None
     """Whether less or more of the metric is better; required where `metric` is one name."""
     space: SpaceField
+    """Parameters by name: a constant, a domain such as `{loguniform: [1.0e-4, 1.0e-1]}`, or a nested map of the same."""
     search: Named = "tpe"
+    """The sampler, by its name or with options, `{tpe: {n_startup_trials: 20}}`; or one of your own, `module:Class`."""
     schedule: Named = "fifo"
+    """The scheduler, by its name or with options, `{asha: {grace_period: 1}}`; or one of your own, `module:Class`."""
     trials: Annotated[Count, Field(ge=1)] | None = None
     """The TOTAL number of trials, also after a resume. None: every cell of a grid, only with `search: grid`."""
     max_steps: Annotated[Count, Field(ge=1)] | None = None
@@ -283,6 +320,12 @@ class Spec(_Part):
     """Seconds for which an attempt may be silent before it counts as lost; it says something once a second."""
     stop: Stop = Stop()
     seed: Annotated[Count, Field(ge=0)] = 0
+    """All of the experiment's chance follows from it."""
+    price_per_hour: Annotated[Number, Field(ge=0)] | None = None
+    """What one slot costs, i.e. one running attempt of usual width, per hour, in any currency; None: no costs are shown."""
+    mlflow: Recording = Recording()
+    register: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = None
+    """The name under which the best trial's model is registered in MLflow, as a new version at the end of a sitting."""
     state: str | None = None
     """Root of the durable state; None: $REGROW_STATE, else ./.regrow."""
     env: dict[str, str | None] = {}
@@ -436,7 +479,10 @@ class Spec(_Part):
 
     def identity(self) -> dict[str, Any]:
         """What makes two specifications the same experiment: all but where it runs, how wide, and how many trials."""
-        loose = {"state", "concurrency", "working_dir", "trials", "env", "stop", "retries", "resources", "lease"}
+        loose = {
+            "state", "concurrency", "working_dir", "trials", "env", "stop", "retries", "resources", "lease", "price_per_hour",
+            "mlflow", "register",
+        }
         return self.model_dump(mode="json", exclude=loose)
 
 
@@ -453,7 +499,8 @@ _FORMS = {
 }
 """What to write where a value of more than one form may stand."""
 _PARTS: dict[str, type[BaseModel]] = {
-    "metric": Metric, "resources": Resources, "retries": Retries, "checkpoint": Checkpointing, "stop": Stop
+    "metric": Metric, "resources": Resources, "retries": Retries, "checkpoint": Checkpointing, "stop": Stop,
+    "mlflow": Recording,
 }
 
 
@@ -518,6 +565,8 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
             return "is not a whole number", f"write {int(value)}" if whole else "write a whole number"
         case "float_type":
             return "is not a number", "write a number"
+        case "bool_type":
+            return "is neither true nor false", "write true or false"
         case "finite_number":
             return "is not a finite number", "write a finite number"
         case "greater_than_equal":

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from regrow.tasks import checkpoints
 from regrow.tasks.checkpoints import CheckpointWriter
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Arrival, Assignment, Desk, Host, Job, Order
+from regrow.tasks.mlflow_calls import own_calls
+from regrow.tasks.mlflow_port import Records
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.reporter import Reporter
@@ -35,11 +37,13 @@ class Finished:
 
     ended: Ended
     order: Order
-    best: float | None = None
+    restored: int = 0
+    """The step that it went on from, 0 for none."""
 
 
 def run_attempt(
-    job: Job, assignment: Assignment, desk: Desk, store: Store, *, host: Host, task_run: str, carry_on: Callable[[], bool]
+    job: Job, assignment: Assignment, desk: Desk, store: Store, *, host: Host, task_run: str, carry_on: Callable[[], bool],
+    records: Records | None = None,
 ) -> Finished:
     """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
     node, node_id = host.place()
@@ -108,7 +112,9 @@ def run_attempt(
                     restored=scratch / "restored" if restored else None, restored_step=step,
                 )
                 listening.enter_context(host.listen(reporter.notice))
-                outcome = _train(job, store, trial, reporter)
+                own = own_calls(records, lease, scratch, reported=trial.metrics, system_metrics=job.system_metrics)
+                with own if records is not None else nullcontext():
+                    outcome = _train(job, store, trial, reporter)
                 step = trial.step
             if reporter.order.reason == "fenced":
                 writer.give_up()  # nothing that it still saves counts
@@ -123,8 +129,8 @@ def run_attempt(
             outcome=name, cause=cause, step=step, message=message, trace=trace,
         )
         if reporter.order.reason == "fenced":
-            return Finished(ended=ended, order=reporter.order)
-        return Finished(ended=ended, order=reporter.flush(ended=ended, carry_on=carry_on()))
+            return Finished(ended=ended, order=reporter.order, restored=arrival.restored)
+        return Finished(ended=ended, order=reporter.flush(ended=ended, carry_on=carry_on()), restored=arrival.restored)
     finally:
         listening.close()
         writer.close()

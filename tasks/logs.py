@@ -1,7 +1,6 @@
 """What user code logs during a trial, carried to the Prefect server as the logs of its task run.
 
-`captured_logs` takes in the records of any logger; `LogShipper` sends them. Nothing
-else of a trial lives here.
+`captured_logs` takes in the records of any logger, and lines that were printed; `LogShipper` sends them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ class _RunLogHandler(APILogHandler):
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.partition(".")[0] in _CARRIERS or os.getpid() != self._pid:
+        if _is_carriers(record.name) or os.getpid() != self._pid:
             return  # a forked child (a data loader's) has no thread that would send
         record.flow_run_id, record.task_run_id = self._ids
         super().emit(record)
@@ -54,17 +53,82 @@ class _RunLogHandler(APILogHandler):
         """Do nothing: closing a handler must not stop Prefect's log worker."""
 
 
+def _is_carriers(name: str) -> bool:
+    return name.partition(".")[0] in _CARRIERS
+
+
+Say = Callable[[str, str, float], None]
+"""Given where a line comes from, the line, and when it came (seconds since the epoch)."""
+
+
 @contextmanager
-def captured_logs(level: int = logging.INFO) -> Iterator[None]:
+def captured_logs(level: int = logging.INFO) -> Iterator[Say]:
     """Inside a task run, send what any logger logs at `level` or above to the server as logs of that run.
 
-    Does nothing outside a task run. The root logger's level is lowered to `level` meanwhile.
+    Sends nothing outside a task run. The root logger's level is lowered to `level` meanwhile. What is yielded sends a line that
+    was printed.
     """
     context = TaskRunContext.get()
-    if context is None or context.task_run.flow_run_id is None:
-        yield
-        return
-    handler = _RunLogHandler(context.task_run.flow_run_id, context.task_run.id, level)
+    handler: _RunLogHandler | None = None
+    if context is not None and context.task_run.flow_run_id is not None:
+        handler = _RunLogHandler(context.task_run.flow_run_id, context.task_run.id, level)
+
+    def say(source: str, text: str, t: float) -> None:
+        if handler is not None and (clean := text.replace("\0", "").rstrip()):  # PostgreSQL refuses NUL, and with it all others
+            record = logging.LogRecord(source, logging.INFO, "", 0, clean, None, None)
+            record.created = t
+            handler.handle(record)
+
+    if handler is None:
+        yield say
+    else:
+        with _listening(handler, level):
+            yield say
+
+
+@contextmanager
+def told_records(tell: Callable[[logging.LogRecord, str], None], level: int = logging.INFO) -> Iterator[None]:
+    """Within the block, `tell` is given each record that any logger logs at `level` or above, and its text with tracebacks."""
+    with _listening(handler := _TellingHandler(tell, level), level):
+        # Those of a Prefect run stay below its own loggers.
+        runs = logging.getLogger("prefect.task_runs")
+        runs.addHandler(handler)
+        try:
+            yield
+        finally:
+            runs.removeHandler(handler)
+
+
+class _TellingHandler(logging.Handler):
+    """Gives records away as they come."""
+
+    def __init__(self, tell: Callable[[logging.LogRecord, str], None], level: int) -> None:
+        super().__init__(level)
+        self._tell = tell
+        self._pid = os.getpid()
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if os.getpid() == self._pid and (not _is_carriers(record.name) or record.name.startswith("prefect.task_runs")):
+            try:
+                self._tell(record, self.format(record))
+            except Exception:  # noqa: BLE001 - as every handler has it: a message that does not fit its arguments
+                self.handleError(record)
+
+
+def is_taken(record: logging.LogRecord, level: int = logging.INFO) -> bool:
+    """Whether a record comes to the root logger's handlers, and so to those above, unless somebody has removed them."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger.parent is not None:
+        if not logger.propagate:
+            return False
+        logger = logger.parent
+    there = any(isinstance(handler, _TellingHandler) for handler in logging.getLogger().handlers)
+    return there and record.levelno >= level and not _is_carriers(record.name)
+
+
+@contextmanager
+def _listening(handler: logging.Handler, level: int) -> Iterator[None]:
     root = logging.getLogger()
     before = root.level
     lowered = min(before, level) if before else level

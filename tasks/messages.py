@@ -17,7 +17,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `code` is (store key, sha256) of a pickled trainable, None where `trainable` is an import path. `objective` is the
     metric's name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given. `ending` and
-    `enough` (an import path) say when a trial has done enough, None for never.
+    `enough` (an import path) say when a trial has done enough, None for never. `system_metrics`: whether
+    MLflow's monitor is to record the machine's load.
     """
 
     experiment: str
@@ -30,6 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     code: tuple[str, str] | None = None
     ending: Ending | None = None
     enough: str | None = None
+    system_metrics: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

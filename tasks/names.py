@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
 from uuid import UUID, uuid5
+
+from regrow.tasks.traces import one_line
+
+_MOST = 500
+"""Characters of a configuration in a line."""
 
 
 def task_name(trial: int) -> str:
@@ -13,3 +20,22 @@ def task_name(trial: int) -> str:
 def task_run_id(experiment_id: str, trial: int) -> UUID:
     """The Prefect task run of a trial: always the same one, so that its attempts are that run's retries."""
     return uuid5(UUID(experiment_id), f"trial-{trial}")
+
+
+def task_tags(trial: int, attempt: int) -> list[str]:
+    """The tags of a trial's task run; its worker adds `node:<name>`, and `spot` on a spot machine."""
+    return [f"trial:{trial}", f"attempt:{attempt}"]
+
+
+def settings(config: Mapping[str, Any]) -> str:
+    """A nested configuration in one line of bounded length: "lr=0.01 model.layers=3"."""
+    line = " ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in _flat(config))
+    return one_line(line if len(line) <= _MOST else f"{line[:_MOST]}...")
+
+
+def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value

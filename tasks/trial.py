@@ -9,7 +9,7 @@ import numbers
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ class Trial:
         """Why the trial ends before its last step, None if it does not."""
         if self.enough is not None:
             self._limit = restored_step
+        self._metrics: dict[str, float | None] = {job.objective: None}
         self.cut_short = False
         """Whether the trainable was kept from doing further steps; False where it ended by itself."""
 
@@ -84,6 +85,10 @@ class Trial:
     def enough_if(self, function: Callable[[int, dict[str, float | None]], object]) -> None:
         """The experiment's stop function for trials: (number, metrics of the step) -> whether the trial has done enough."""
         self._function = function
+
+    def metrics(self) -> Collection[str]:
+        """Names of the metrics of the last step; before the first, that of the objective."""
+        return self._metrics.keys()
 
     @property
     def complete(self) -> bool:
@@ -123,6 +128,7 @@ class Trial:
         clean = self._clean(metrics)
         self._step += 1
         self._reporter.add(Row(self._step, time.time(), clean))
+        self._metrics = clean
         self._end_early(clean)
         if checkpoint is not None and (leaving or self._checkpoint_due()):
             self._snapshot(checkpoint)

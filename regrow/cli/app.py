@@ -9,7 +9,12 @@ import typer
 from rich.console import Console
 
 from regrow.cli import look, run, services
+from regrow.cli.compare import compare
+from regrow.cli.export import export
+from regrow.cli.logs import logs
+from regrow.cli.report import report
 from regrow.cli.simulate import simulate
+from regrow.cli.watch import watch
 from regrow.infra.log import CorruptLog
 from regrow.infra.mlflow_check import shown
 from regrow.search.errors import SpecError
@@ -24,10 +29,15 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("stop")(run.stop)
+app.command("watch")(watch)
 app.command("ls")(look.ls)
 app.command("show")(look.show)
+app.command("compare")(compare)
 app.command("trials")(look.trials)
 app.command("best")(look.best)
+app.command("logs")(logs)
+app.command("report")(report)
+app.command("export")(export)
 app.command("verify")(look.verify)
 app.command("schema")(look.schema)
 app.command("simulate")(simulate)

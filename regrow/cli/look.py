@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from regrow.cli import text
 from regrow.cli.options import JsonOption, NameArgument, StateOption
@@ -36,7 +37,7 @@ def ls(state: StateOption = None, as_json: JsonOption = False) -> None:
             del view["trials"]
             print(json.dumps(view))
     elif found:
-        _console().print(text.experiments([(history, places.running(name)) for name, history in found]))
+        plain_console().print(text.experiments([(history, places.running(name)) for name, history in found]))
     elif damaged is None:
         print(f"no experiments in {places.root}")
     if damaged is not None:
@@ -45,37 +46,74 @@ def ls(state: StateOption = None, as_json: JsonOption = False) -> None:
 
 def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Show how an experiment stands."""
+    from regrow.cli.live.board import Board
+    from regrow.cli.live.grid import signs_of
+    from regrow.cli.live.sections import report
+
     places = Places.at(state)
-    history, alive = _history(places, name), places.running(name)
+    board = Board()
+    for event in read_events(places.known(name)):
+        board.apply(event)
+    history, alive, now = board.history, places.running(name), time.time()
     if as_json:
-        print(json.dumps(views.show(history, alive=alive, now=time.time())))
+        print(json.dumps(views.show(history, alive=alive, now=now)))
         return
-    console = _console()
-    for line in text.summary(history, places, alive=alive, now=time.time()):
+    console = plain_console()
+    for line in text.summary(history, places, alive=alive, now=now):
         console.print(line, markup=False, soft_wrap=True)
+    for part in report(board, now, signs_of(console), console.width, alive=alive):
+        console.print(Text("\n").join([Text(), *part]), soft_wrap=True)
+    console.print()
     console.print(text.trials(history, console, most=20))
 
 
 def trials(
     name: NameArgument,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="File for --csv (default: standard output) or --parquet; replaced if there", show_default=False),
+    ] = None,
     state: StateOption = None,
     history: Annotated[bool, typer.Option("--history", help="Every step of every trial instead of a line a trial")] = False,
     as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV, safe to open in a spreadsheet")] = False,
+    as_parquet: Annotated[bool, typer.Option("--parquet", help="A Parquet file")] = False,
 ) -> None:
     """List the trials of an experiment, best first; with --history every reported step."""
-    found = _history(Places.at(state), name)
-    if history:
+    if as_json + as_csv + as_parquet > 1:
+        raise UserError("--json, --csv and --parquet exclude each other")
+    if file is not None and not (as_csv or as_parquet):
+        raise UserError(f"{file}: a file goes with --csv or --parquet")
+    if as_parquet and file is None:
+        raise UserError(f"--parquet: name a file: regrow trials {name} {name}.parquet --parquet")
+    places = Places.at(state)
+    found = _history(places, name)
+    if as_csv or as_parquet:
+        _table(found, places, file, history=history, parquet=as_parquet)
+    elif history:
         if as_json:
             for point in views.points(found):
                 print(json.dumps(point))
         else:
-            _console().print(text.points(found))
+            plain_console().print(text.points(found))
     elif as_json:
         for trial in found.trials:
             print(json.dumps(views.trial_view(found, trial)))
     else:
-        console = _console()
+        console = plain_console()
         console.print(text.trials(found, console))
+
+
+def _table(found: History, places: Places, file: Path | None, *, history: bool, parquet: bool) -> None:
+    from regrow.infra.exports import files, frames
+
+    table = frames.steps(found) if history else frames.trials(found, places)
+    if file is None:
+        sys.stdout.buffer.write(files.csv_bytes(table))
+        sys.stdout.buffer.flush()
+        return
+    (files.write_parquet if parquet else files.write_csv)(table, file)
+    print(f"{file}: {len(table[0].cells)} {'steps' if history else 'trials'}, {len(table)} columns")
 
 
 def best(
@@ -106,19 +144,17 @@ def best(
         print(f"no trial of {name} has reported anything yet")
     else:
         for line in text.best(history, places):
-            _console().print(line, markup=False, soft_wrap=True)
+            plain_console().print(line, markup=False, soft_wrap=True)
 
 
 def _save_checkpoint(places: Places, name: str, view: dict[str, Any] | None, folder: Path) -> None:
-    from regrow.tasks.checkpoints import restore
+    from regrow.result import save_checkpoint
 
     if view is None or view["checkpoint"] is None:
         raise UserError(f"--save: the best trial of {name!r} has no checkpoint; report with checkpoint=... in the trainable")
     if folder.exists():
         raise UserError(f"--save: {folder} exists already; name a folder that is to be made")
-    restored = restore(places.known(name), [view["checkpoint"]], folder)
-    if restored.manifest is None:
-        raise UserError(f"--save: the checkpoint {view['checkpoint']} cannot be restored: {restored.skipped[0][1]}")
+    save_checkpoint(places.known(name), view["checkpoint"], folder)
 
 
 def verify(name: NameArgument, state: StateOption = None) -> None:
@@ -161,6 +197,6 @@ def _history(places: Places, name: str) -> History:
     return replay(places.known(name)).history
 
 
-def _console() -> Console:
+def plain_console() -> Console:
     """A terminal as it is; a file or a pipe takes lines of any length."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=1000)

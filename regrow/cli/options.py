@@ -15,6 +15,9 @@ StateOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON on standard output")]
+EventsOption = Annotated[
+    bool, typer.Option("--json", help="For machines: the log's events on standard output, one a line, nothing else")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and the last lines")]
 PortOption = Annotated[
     int | None,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from regrow.infra import views
 from regrow.infra.places import Places
-from regrow.search import waste
+from regrow.search import cost, waste
 from regrow.search.history import History, Trial
 
 
@@ -28,9 +28,24 @@ def value(number: Any) -> str:
     return f"{number:.4g}" if isinstance(number, float) else str(number)
 
 
+def number(found: float | None) -> str:
+    """A metric's value; "nan" for one that is not finite, as the log has it."""
+    return "nan" if found is None else f"{found:.5g}"
+
+
+def ends(count: int) -> str:
+    """The plural's ending."""
+    return "" if count == 1 else "s"
+
+
+def settings(config: Mapping[str, Any]) -> str:
+    """A flat configuration in one line."""
+    return " ".join(f"{k}={value(v)}" for k, v in config.items())
+
+
 def config(trial: Trial) -> str:
-    """A configuration in one line."""
-    return " ".join(f"{k}={value(v)}" for k, v in trial.config.items())
+    """The configuration that a trial has now, in one line."""
+    return settings(trial.config)
 
 
 def ranked(history: History) -> list[Trial]:
@@ -50,12 +65,21 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     yield f"{spec.name} is {status}: {len(history.trials)} of {history.total} trials ({counts(history)})"
     ran = duration(history.elapsed(now if alive else None))
     yield f"{spec.objective.mode} {spec.objective.name}, ran {ran}, wasted steps {history.lost_steps}"
+    yield spent(history, now if alive else history.t_last)
     for kind, lost in waste.of_all(history).items():
         yield f"  {losses(kind, lost)}"
     if history.closing is not None and history.closing.why:
         yield f"it ended because {history.closing.why}"
     if status in ("interrupted", "stopped"):
         yield f"go on with: {places.command('resume', spec.name)}"
+
+
+def spent(history: History, now: float) -> str:
+    """'1,080 steps, 0.3 slot-hours, cost 0.75'."""
+    hours = cost.slot_hours(history, now)
+    money = cost.money(history, hours)
+    price = "" if money is None else f", cost {money:,.2f} at {cost.price(history):g} an hour and slot"
+    return f"{cost.steps(history):,} steps, {hours:.3g} slot-hours{price}"
 
 
 def standing(history: History) -> Iterator[str]:
@@ -74,11 +98,13 @@ def losses(kind: str, lost: waste.Waste) -> str:
 
 
 def best(history: History, places: Places) -> Iterator[str]:
-    """The best configuration, as YAML that can be pasted."""
+    """The best configuration, as YAML that can be pasted, and where its checkpoint is."""
     view = views.best(history)
     yield from _best(history)
     if view is not None and view["checkpoint"]:
-        yield f"  # its checkpoint's files: {places.command('best', history.spec.name, '--save FOLDER')}"
+        address = places.address(f"{history.spec.name}/{view['checkpoint']}")
+        yield f"  # its checkpoint: {address}"
+        yield f"  # its files: {places.command('best', history.spec.name, '--save FOLDER')}"
 
 
 def _best(history: History) -> Iterator[str]:
@@ -117,7 +143,7 @@ def failures(history: History, most: int = 3) -> Iterator[str]:
 
 
 def ending(history: History, places: Places) -> Iterator[str]:
-    """The last lines of `run` and `resume`."""
+    """The last lines of `run`, `resume` and `watch`."""
     name = history.spec.name
     yield from failures(history)
     status = history.closed.status if history.closed else "interrupted"
@@ -127,12 +153,14 @@ def ending(history: History, places: Places) -> Iterator[str]:
     )
     if history.closing is not None and history.closing.why:
         yield f"because {history.closing.why}"
+    yield spent(history, history.t_last)
     yield from best(history, places)
     if status in ("interrupted", "stopped"):
         yield f"go on with: {places.command('resume', name)}"
+        yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}"
     else:
-        more = places.command("resume", name, f"--trials {history.total + 10}")
-        yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}; more trials: {more}"
+        yield f"look at it: {', '.join(places.command(verb, name) for verb in ('show', 'report', 'ui'))}"
+        yield f"more trials: {places.command('resume', name, f'--trials {history.total + 10}')}"
 
 
 def trials(history: History, console: Console, most: int | None = None) -> Table:

@@ -45,7 +45,7 @@ class StudyModel:
         self._noted: dict[int, Mapping[str, Json]] = {}
         """What proposals noted at the study, by their number."""
         self._storage = _Storage(setting.modes)
-        with _quiet():
+        with quiet():
             made = make(0)
         # A genetic sampler counts the trials of a generation. Those that it did not propose are of the first.
         key = made._get_generation_key() if isinstance(made, BaseGASampler) else None  # noqa: SLF001  # it has no other name
@@ -71,7 +71,7 @@ class StudyModel:
         place = number - self._first
         self._storage.open(place, attributes)
         try:
-            with _quiet():
+            with quiet():
                 study = optuna.Study(_STUDY, self._storage, self._make(seed), optuna.pruners.NopPruner())
                 yield ProposedTrial(study, self._axes, self._storage, attributes)
         finally:
@@ -166,7 +166,7 @@ class _Storage(optuna.storages.InMemoryStorage):
 
     def __init__(self, modes: tuple[Mode, ...]) -> None:
         super().__init__()
-        with _quiet():
+        with quiet():
             self.create_new_study([StudyDirection.MINIMIZE if m == "min" else StudyDirection.MAXIMIZE for m in modes], _STUDY)
         self._open = 0
         self._under: FrozenTrial | None = None
@@ -231,7 +231,7 @@ def _trial(place: int, state: TrialState, **known: Any) -> FrozenTrial:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without Optuna's notes and warnings (of experimental options, of infinite values), which would come with every
     proposal; their levels are the user's process's."""
     verbosity = optuna.logging.get_verbosity()

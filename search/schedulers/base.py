@@ -104,6 +104,10 @@ class Scheduler:
         """
         return None
 
+    def most_steps(self, trials: int) -> int | None:
+        """Steps that so many trials may do at most, for people to see how much is left; None where nothing limits them."""
+        return None if self.setting.max_steps is None else trials * self.setting.max_steps
+
     def width(self, trial: int) -> int:
         """How many slots' worth of resources the trial's next attempt gets."""
         return 1

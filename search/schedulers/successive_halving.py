@@ -143,6 +143,18 @@ class SuccessiveHalving(Bracketed):
     def bracket_of(self, trial: int) -> Halving:
         return self._of[trial]
 
+    def most_steps(self, trials: int) -> int | None:
+        """Exactly those of its brackets, unless trials fail."""
+        total, turn = 0, 0
+        while trials > 0:
+            size, steps = self._plans[turn % len(self._plans)]
+            members, before = min(size, trials), 0
+            for i, step in enumerate([*steps, self.setting.max_steps or 0]):
+                total += (members if i == 0 else max(1, members // self._eta**i)) * (step - before)
+                before = step
+            trials, turn = trials - members, turn + 1
+        return total
+
     def promote(self, *, complete: bool) -> int | None:
         """Of the oldest bracket that has one to promote."""
         found = (bracket.promotable(complete=complete) for bracket in self._brackets if bracket.waiting)

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,13 +138,3 @@ def test_stop_ends_a_running_experiment_from_another_terminal(desk: Desk) -> Non
     process.communicate(timeout=60)
     assert process.returncode == 3
     assert desk.show("halt")["status"] == "stopped"
-
-
-def test_the_python_example_runs(desk: Desk) -> None:
-    import subprocess
-    import sys
-
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
-    (desk.folder / "ten.py").write_text(readme.split("```python\n")[1].split("```")[0])
-    done = subprocess.run([sys.executable, "ten.py"], cwd=desk.folder, env=desk.environment, text=True, capture_output=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import platform
 import signal
 import sys
 import threading
@@ -102,7 +103,7 @@ def test_a_run_has_the_chosen_id_name_and_tags_and_returns_its_value(client: Syn
         value: int = ray.get(reference)
         (run,) = ended(client, flow_run_id, run_id)
         assert run.name == "trial 0007"
-        assert set(run.tags) == {"tpe", "rung 1"}
+        assert set(run.tags) == {"tpe", "rung 1", f"node:{platform.node()}"}
         assert run.flow_run_id == flow_run_id
         assert run.run_count == 1
         assert run.start_time
@@ -218,7 +219,7 @@ def test_a_retry_is_the_same_task_run_on_another_worker(client: SyncPrefectClien
         assert ray.get(second) != int(pid_file.read_text())
         (run,) = ended(client, flow_run_id, run_id)
         assert run.name == "trial 0003"
-        assert run.tags == ["kept"]
+        assert run.tags == ["kept", f"node:{platform.node()}"]
         assert run.run_count == 2
 
     run_flow(body)

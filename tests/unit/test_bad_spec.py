@@ -77,7 +77,7 @@ def spec(**changes: Any) -> str:
 
 KNOWN = (
     "name, trainable, metric, mode, space, search, schedule, trials, max_steps, concurrency, constraints, points, repeats, warm_start, resources, retries, checkpoint, "
-    "lease, stop, seed, state, env, working_dir"
+    "lease, stop, seed, price_per_hour, mlflow, register, state, env, working_dir"
 )
 NAME = "is no name; write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
 FUNCTION = "names no function or class; write file.py:function or package.module:Class"

@@ -35,9 +35,12 @@ CLOCKS = {"now", "today", "utcnow"}
 HEAVY = ("matplotlib", "mlflow", "optuna", "pandas", "plotly", "pyarrow", "ray.tune", "sklearn", "tensorboardX", "torch")
 """Slow to import: mlflow 4 s, torch 2 s, sklearn 1.5 s, pandas 0.6 s, optuna and plotly 0.5 s."""
 HEAVY_ALLOWED = {
+    "regrow.infra.exports.optuna_database",
+    "regrow.infra.exports.tensorboard",
     "regrow.infra.mlflow_bulk",
     "regrow.infra.mlflow_experiment",
     "regrow.infra.mlflow_public",
+    "regrow.infra.optuna_study",
     "regrow.search.samplers.optuna_study_model",
     "regrow.search.samplers.tpe_axes",
     "regrow.search.samplers.tpe_density",

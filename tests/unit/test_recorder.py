@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import ray
 
+from regrow.infra.places import Places
 from regrow.infra.recorder import Recorder
 
 
@@ -35,7 +36,7 @@ class Gone:
 def test_nobody_waits_for_a_recorder_that_gave_up(monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
     monkeypatch.setattr(ray, "get_actor", lambda _: Gone(error))
     started = time.monotonic()
-    trouble = Recorder("coordinator", "sqlite://", "name", None).drained(7, 60.0)
+    trouble = Recorder("coordinator", Places(root="/nowhere"), "name", "sqlite://", None).drained(7, 60.0)
     assert trouble is not None
     assert trouble.startswith(said)
     assert time.monotonic() - started < 30

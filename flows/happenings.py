@@ -1,0 +1,194 @@
+"""What of an experiment's log people and automations want to hear of, in Prefect's words: events, and lines of its log.
+
+Pure: events of the log in, happenings out. These events are Prefect's, and their names stand for good:
+
+| event | when | payload, beyond experiment and trial |
+|---|---|---|
+| `regrow.experiment.started`, `.resumed` | a sitting begins | trials, slots, sitting |
+| `regrow.experiment.finished`, `.stopped`, `.interrupted`, `.failed` | it ends | why, trials, counts, best |
+| `regrow.trial.lost` | an attempt is gone without a word | attempt, step, cause, message, node |
+| `regrow.trial.preempted` | an attempt left its node, which goes away, with a checkpoint | the same |
+| `regrow.trial.recovered` | a further attempt of such a trial has begun | attempt, step, seconds, node |
+| `regrow.trial.failed` | a trial failed for good | attempt, step, cause, message, node |
+| `regrow.trial.best` | the best value so far; the newest of a few seconds | attempt, step, value, metric, mode, config |
+
+Their resource is `regrow.trial.<experiment>.<number>` or `regrow.experiment.<experiment>`; the flow run and the experiment are
+related resources.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid5
+
+from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Opened, Reported, Retired
+from regrow.search.history import History, Trial
+from regrow.search.lifecycle import TrialState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something to be told. `t`: seconds since the epoch. Without a `line` the log of the flow run has none, without an `event`
+    automations hear nothing of it. `id` is always the same for the same thing, so that it can be told again.
+    """
+
+    t: float
+    line: str = ""
+    level: int = logging.INFO
+    event: str = ""
+    trial: int | None = None
+    payload: dict[str, Any] = field(default_factory=dict)
+    id: UUID
+
+
+class Happenings:
+    """A fold over a log. Of the sittings before the one that `driver` opened nothing is told."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._down: dict[int, float] = {}
+        """Trials whose last attempt was lost or preempted, and when."""
+        self._best: int | None = None
+        self._best_value: float | None = None
+        self._count = 0
+
+    def take(self, event: AnyEvent) -> list[Happening]:
+        """What an event of the log gives to tell."""
+        history = self.history
+        history.apply(event)
+        self._count += 1
+        match event:
+            case Opened() if event.by == "driver":
+                return self._opened(event)
+            case Began():
+                return self._began(event)
+            case Reported():
+                return self._improved(event.t)
+            case Ended():
+                return [*self._improved(event.t), *self._ended(event)]
+            case Retired():
+                return [self._over(event.t, history.trials[event.trial], event.why)]
+            case Closing():
+                return [self._happening(event.t, line=f"ending: {event.why}")]
+            case Closed():
+                return self._closed(event)
+            case _:
+                return []
+
+    @property
+    def progress(self) -> float:
+        """How much is done, in percent: trials that ended count in full, others by their steps, where those are limited."""
+        history = self.history
+        if not history.total or not history.t_created:
+            return 0.0
+        most = history.spec.max_steps
+        done = float(history.ended)
+        if most:
+            done += sum(min(t.step / most, 1.0) for t in history.trials if not t.state.final)
+        return min(100.0, 100.0 * done / history.total)
+
+    @property
+    def standing(self) -> str:
+        """The same in words."""
+        history = self.history
+        counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
+        told = f"{history.ended} of {history.total} trials ended" + (f" ({counts})" if counts else "")
+        if history.best is not None and (best := history.trials[history.best].best) is not None:
+            told += f"; best: trial {history.best}, {history.spec.objective.name} {best[0]:.6g} at step {best[1]}"
+        return told
+
+    def _opened(self, event: Opened) -> list[Happening]:
+        history = self.history
+        first = history.sittings == 1
+        told = f"{history.total} trials, up to {event.slots} at a time" if first else f"goes on: {self.standing}"
+        payload = {"trials": history.total, "slots": event.slots, "sitting": history.sittings}
+        name = "regrow.experiment.started" if first else "regrow.experiment.resumed"
+        return [self._happening(event.t, line=told, event=name, payload=payload)]
+
+    def _began(self, event: Began) -> list[Happening]:
+        skipped = [
+            self._happening(event.t, line=f"trial {event.trial}: a checkpoint cannot be used: {why}", level=logging.WARNING)
+            for why in event.skipped
+        ]
+        since = self._down.pop(event.trial, None)
+        if since is None:
+            return skipped
+        start = f"after step {event.restored}, from its checkpoint" if event.restored else "from the beginning"
+        seconds = round(max(0.0, event.t - since), 3)
+        told = f"trial {event.trial} goes on as attempt {event.attempt} on {event.node}, {start} ({seconds:.1f} s later)"
+        payload = {"attempt": event.attempt, "step": event.restored, "seconds": seconds, "node": event.node}
+        return [
+            *skipped,
+            self._happening(event.t, line=told, event="regrow.trial.recovered", trial=event.trial, payload=payload),
+        ]
+
+    def _improved(self, t: float) -> list[Happening]:
+        history = self.history
+        if history.best is None or (best := history.trials[history.best].best) is None:
+            return []
+        value, step = best
+        if (history.best, value) == (self._best, self._best_value):
+            return []
+        self._best, self._best_value = history.best, value
+        trial, metric = history.trials[history.best], history.spec.objective
+        payload = {
+            "attempt": trial.lineage[step - 1], "step": step, "value": value, "metric": metric.name, "mode": metric.mode,
+            "config": history.spec.space.nest(history.path(trial.number, step)[-1]),
+        }
+        told = f"new best: trial {trial.number}, {metric.name} {value:.6g} at step {step}"
+        return [self._happening(t, line=told, event="regrow.trial.best", trial=trial.number, payload=payload)]
+
+    def _ended(self, event: Ended) -> list[Happening]:
+        history = self.history
+        trial = history.trials[event.trial]
+        attempt = trial.attempts[event.attempt - 1]
+        payload = {
+            "attempt": event.attempt, "step": event.step, "cause": event.cause, "message": event.message, "node": attempt.node,
+        }
+        why = f": {event.message}" if event.message else ""
+        if trial.state is TrialState.FAILED:
+            told = f"{self._count_of(trial)} failed at step {trial.step}{why}"
+            line = {"line": told, "level": logging.ERROR, "event": "regrow.trial.failed"}
+        elif event.outcome in ("lost", "failed", "preempted"):
+            self._down[event.trial] = event.t
+            where = f" on {attempt.node}" if attempt.node else ""
+            told = f"trial {event.trial}, attempt {event.attempt}{where}: {event.outcome} at step {event.step}{why}"
+            name = "regrow.trial.preempted" if event.outcome == "preempted" else "regrow.trial.lost"
+            line = {"line": told, "level": logging.WARNING, "event": name}
+        elif trial.state.final:
+            return [self._over(event.t, trial, event.message)]
+        else:  # paused, to go on later or with another configuration: the scheduler does that all the time
+            return []
+        return [self._happening(event.t, trial=event.trial, payload=payload, **line)]
+
+    def _over(self, t: float, trial: Trial, why: str) -> Happening:
+        """A trial is done, or was stopped."""
+        found = f", {self.history.spec.objective.name} {trial.best[0]:.6g}" if trial.best else ""
+        told = f"{self._count_of(trial)} {trial.state.value} at step {trial.step}{found}{f': {why}' if why else ''}"
+        return self._happening(t, line=told)
+
+    def _closed(self, event: Closed) -> list[Happening]:
+        history = self.history
+        closing = history.closing.why if history.closing is not None else ""
+        best = None
+        if history.best is not None and (found := history.trials[history.best].best) is not None:
+            best = {"trial": history.best, "value": found[0], "step": found[1]}
+        payload = {
+            "why": closing, "trials": len(history.trials), "best": best,
+            "counts": {state.value: n for state, n in history.counts.items() if n},
+        }
+        told = f"{event.status}{f', because {closing}' if closing else ''}: {self.standing}"
+        level = logging.ERROR if event.status == "failed" else logging.INFO
+        name = f"regrow.experiment.{event.status}"
+        return [self._happening(event.t, line=told, level=level, event=name, payload=payload)]
+
+    def _count_of(self, trial: Trial) -> str:
+        return f"[{self.history.ended}/{self.history.total}] trial {trial.number}"
+
+    def _happening(self, t: float, **what: Any) -> Happening:
+        payload = {"experiment": self.history.spec.name, **({"trial": what["trial"]} if what.get("trial") is not None else {})}
+        given = what.pop("payload", {})
+        number = uuid5(UUID(self.history.id), f"{self._count}/{what.get('event', '')}/{what.get('line', '')}")
+        return Happening(t=t, payload={**payload, **given}, id=number, **what)

@@ -1,0 +1,84 @@
+"""The last word of a sitting in MLflow: the report and the figures as artifacts, and the best model in the registry.
+
+The recorder says it, or whoever brings MLflow up to the log later; nothing of it may keep an experiment from ending well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from regrow.infra.mlflow_check import shown
+from regrow.infra.mlflow_runs import PARENT, Runs
+from regrow.infra.mlflow_sink import MlflowSink, RunUpdate, SinkRefused, SinkUnavailable
+from regrow.infra.places import Places
+from regrow.search.history import History
+
+REPORT_FILE = "report.html"
+FIGURES = ("optimization_history", "learning_curves")
+_SLOW_TO_IMPORT = ("regrow.infra.report", "regrow.infra.pictures", "matplotlib.backends.backend_agg")
+
+
+def warm_up() -> None:
+    """Imports what the last word takes (2 s of CPU), while the experiment still runs."""
+    for module in _SLOW_TO_IMPORT:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - told when it is needed
+            logging.getLogger(__name__).info("%s cannot be imported: %s", module, error)
+
+
+def say(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str, cursor: int) -> list[str]:
+    """Writes it, then `cursor`, which stands for the end of the sitting; returns lines about what did not work.
+
+    Raises SinkUnavailable or SinkRefused where MLflow does not take anything: then it is due again.
+    """
+    history = runs.history
+    files, troubles = made(history, places)
+    parent = RunUpdate(key=PARENT, name=history.spec.name, start_ms=int(history.t_created * 1000), parent=True, artifacts=files)
+    if (trouble := _register(sink, runs, places, tracking_uri)) is not None:
+        troubles.append(trouble)
+    sink.write([parent], cursor)
+    return troubles
+
+
+def made(history: History, places: Places) -> tuple[dict[str, bytes], list[str]]:
+    """The report and the figures by file name, and a line about each that could not be made."""
+    from regrow.infra.pictures import png
+    from regrow.infra.report import html
+
+    def report() -> bytes:
+        return html(history, places, alive=False, now=time.time()).encode()
+
+    wanted: dict[str, Callable[[], bytes | None]] = {REPORT_FILE: report}
+    wanted |= {f"figures/{name}.png": partial(png, history, name) for name in FIGURES}
+    files: dict[str, bytes] = {}
+    troubles = []
+    for name, make in wanted.items():
+        try:
+            data = make()
+        except Exception as error:  # noqa: BLE001 - a page that cannot be drawn is no reason to fail
+            troubles.append(f"{name} could not be made for MLflow: {type(error).__name__}: {error}")
+            continue
+        if data is not None:
+            files[name] = data
+    return files, troubles
+
+
+def _register(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str) -> str | None:
+    history = runs.history
+    name = history.opened.register if history.opened is not None else None
+    if name is None or history.closed is None or history.closed.status not in ("finished", "stopped"):
+        return None  # one that was interrupted goes on
+    from regrow.infra.mlflow_register import register_best
+
+    try:
+        return register_best(name, history, sink, runs, store=places.store(history.spec.name), tracking_uri=tracking_uri)
+    except (SinkRefused, SinkUnavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - MLflow's own are many, and so are those of the place of its artifacts
+        reason = shown(str(error)).strip().partition("\n")[0] or type(error).__name__
+        return f"The best model was not registered as {name!r} in MLflow: {reason}"

@@ -1,0 +1,117 @@
+"""What MLflow shows of the experiment as a whole, on its parent run: settings, environment, the best trial, a summary to read.
+
+Pure functions of the history: writing them is `mlflow_sink.py`, the report at the end is `mlflow_ending.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import yaml
+
+from regrow.search.history import History
+from regrow.search.options import chosen
+
+NOTE_TAG = "mlflow.note.content"
+SPEC_FILE = "spec.yaml"
+_NOT_SETTINGS = {"name", "space", "points", "warm_start", "env", "state", "working_dir", "trials", "mlflow", "register"}
+"""Keys of a specification that are no parameters of the parent run: they may change, are lists of trials, or are elsewhere."""
+
+
+def settings(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters of the parent run: what the search was told, by dotted names."""
+    return {key: text(value) for key, value in flat({k: v for k, v in spec.items() if k not in _NOT_SETTINGS})}
+
+
+def source_tags(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, str]:
+    """By whom and from which code, in the tags that MLflow's pages read."""
+    git = environment.get("git", {})
+    trainable = str(spec.get("trainable", ""))
+    found = {
+        "mlflow.source.name": "regrow" if trainable in ("", "pickled") else trainable,
+        "mlflow.source.git.commit": git.get("commit"),
+        "mlflow.source.git.branch": git.get("branch"),
+        "mlflow.source.git.repoURL": git.get("remote"),
+        "mlflow.user": environment.get("user"),
+    }
+    return {key: str(value) for key, value in found.items() if value}
+
+
+def machine_tags(environment: Mapping[str, Any]) -> dict[str, str]:
+    """The rest of the environment that is worth a column; all of it is in the artifact."""
+    machine = environment.get("machine", {})
+    found = {
+        "regrow.version": environment.get("regrow"),
+        "regrow.git_dirty": {True: "true", False: "false"}.get(environment.get("git", {}).get("dirty")),
+        "regrow.python": environment.get("python"),
+        "regrow.host": machine.get("host"),
+        "regrow.gpus": ", ".join(machine.get("gpus", [])),
+    }
+    return {key: str(value) for key, value in found.items() if value}
+
+
+def best_tags(history: History, address: Callable[[str], str]) -> dict[str, str]:
+    """The best trial so far, its value and its checkpoint's address; "-" where there is none."""
+    best = history.trials[history.best] if history.best is not None else None
+    if best is None or best.best is None:
+        return dict.fromkeys(("regrow.best_trial", "regrow.best_value", "regrow.best_step", "regrow.best_checkpoint"), "-")
+    value, step = best.best
+    saved = best.checkpoint_at(step)
+    return {
+        "regrow.best_trial": str(best.number), "regrow.best_value": repr(value), "regrow.best_step": str(step),
+        "regrow.best_checkpoint": "-" if saved is None else address(saved.manifest),
+    }
+
+
+def note(history: History, address: Callable[[str], str]) -> str:
+    """The experiment in Markdown, as the description of the parent run."""
+    spec, objective = history.spec, history.objective
+    aim = "highest" if objective.mode == "max" else "lowest"
+    how = f"search `{chosen(spec.search)}`, schedule `{chosen(spec.schedule)}`"
+    steps = "" if spec.max_steps is None else f", up to {spec.max_steps} steps each"
+    lines = [f"**{spec.name}**: the {aim} `{objective.name}` of {history.total} trials{steps} ({how})."]
+    best = history.trials[history.best] if history.best is not None else None
+    if best is not None and best.best is not None:
+        value, step = best.best
+        lines += ["", f"**Best: trial {best.number}, {objective.name} = {value:.6g} at step {step}**", "", "````yaml"]
+        config = spec.space.nest(history.path(best.number, step)[-1])
+        lines += [yaml.safe_dump(config, sort_keys=False, allow_unicode=True).rstrip().replace("````", "'''"), "````"]
+        if (saved := best.checkpoint_at(step)) is not None:
+            lines += [f"Its checkpoint: `{address(saved.manifest)}`"]
+    counts = ", ".join(f"{count} {state}" for state, count in history.counts.items() if count)
+    status = "running" if history.closed is None else history.closed.status
+    lines += ["", f"{status.capitalize()}: {counts or 'no trial yet'}."]
+    if history.lost_steps:
+        lines += [f"Steps that had to be done again after losses: {history.lost_steps}."]
+    return "\n".join(lines)
+
+
+def spec_file(spec: Mapping[str, Any]) -> bytes:
+    """The specification as YAML that `regrow run` takes; without the values of environment variables, and without places."""
+    kept = {key: value for key, value in spec.items() if key not in ("state", "working_dir")}
+    if kept.get("env"):
+        kept["env"] = dict.fromkeys(kept["env"])
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True).encode()
+
+
+def environment_file(environment: Mapping[str, Any]) -> bytes:
+    """The whole environment as JSON."""
+    return (json.dumps(environment, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested maps as dotted names."""
+    found: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            found += flat(value, f"{prefix}{key}.")
+        else:
+            found.append((f"{prefix}{key}", value))
+    return found
+
+
+def text(value: Any) -> str:
+    """A parameter as MLflow shows it, and as its autologging would write it: plain values as Python prints them."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)

@@ -1,0 +1,86 @@
+"""The live view of a running experiment: it follows the log, nothing else.
+
+`board` folds the log and keeps what a picture needs, `layout` and `sections` make a picture of it for a terminal of any size,
+`screen` draws that, `viewer` decides between pictures, lines and events.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+from regrow.cli.live.output import Events
+from regrow.cli.live.viewer import Viewer
+from regrow.infra.log import Log
+from regrow.tasks.ports import Store
+
+REFRESH_SECONDS = 0.5
+
+__all__ = ["Live", "Viewer"]
+
+
+class Live:
+    """Follows an experiment that this process runs, through its coordinator. Arguments as those of Viewer."""
+
+    def __init__(self, console: Console, *, quiet: bool = False, events: Events | None = None) -> None:
+        self.viewer = Viewer(console, quiet=quiet, events=events)
+        self._silent = quiet and events is None
+        self._events = events is not None
+        self._after = 0
+        """The last segment that was followed."""
+        self._thread: threading.Thread | None = None
+
+    def announce(self, line: str) -> None:
+        """Prints a line that the user should read; beside events, to standard error."""
+        if self._events:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(line, markup=False)
+        else:
+            self.viewer.say(line)
+
+    @contextmanager
+    def watch(self, coordinator: Any) -> Iterator[None]:
+        """Shows the experiment within the block."""
+        if self._silent:
+            yield
+            return
+        self.viewer.restart()  # a second coordinator's log, after the cluster was lost, is read from its start as well
+        self._after = 0
+        done = threading.Event()
+        thread = threading.Thread(target=self._follow, args=(coordinator, done), name="regrow-live", daemon=True)
+        self._thread = thread
+        with self.viewer.showing():
+            thread.start()
+            try:
+                yield
+            finally:
+                done.set()
+                thread.join(timeout=5.0)
+
+    def finish(self, store: Store) -> None:
+        """Tells what the coordinator could not tell any more, from the log itself."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.viewer.take(list(Log.read(store, self._after)))
+
+    def _follow(self, coordinator: Any, done: threading.Event) -> None:
+        import ray
+
+        while True:
+            last = done.is_set()
+            try:
+                segments = ray.get(coordinator.follow.remote(self._after, 0.0 if last else 1.0), timeout=3.0)
+            except ray.exceptions.GetTimeoutError:  # busy, or its cluster is gone
+                if last:
+                    return
+                continue
+            except ray.exceptions.RayError:
+                return
+            self.viewer.take(segments)
+            self._after = segments[-1][0] if segments else self._after
+            if last:
+                return
+            self.viewer.progress()
+            done.wait(REFRESH_SECONDS)

@@ -1,0 +1,204 @@
+"""What the live view knows: the history, and what would take too long to find in it for each picture. Only a fold lives here."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from regrow.cli.live import words
+from regrow.cli.live.decisions import Decisions
+from regrow.cli.live.incidents import Absence, Incidents
+from regrow.cli.live.leaders import Leaders
+from regrow.cli.live.pace import Pace
+from regrow.search import cost, schedulers
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Created,
+    Decided,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Retired,
+    Saved,
+    Started,
+)
+from regrow.search.history import History
+from regrow.search.options import chosen, is_path
+
+LATEST = 50
+EXACT = ("fifo", "hyperband", "successive_halving", "pbt", "pb2")
+"""Schedules with which each trial does all the steps that it may do, unless it is over before."""
+
+
+class Board:
+    """Takes the events of a log, oldest first."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.leaders = Leaders(self.history)
+        self.decisions = Decisions(self.history)
+        self.incidents = Incidents()
+        self.latest: deque[tuple[float, str]] = deque(maxlen=LATEST)
+        """(time, what a person wants to read), oldest first."""
+        self.ends, self.steps_done = Pace(), Pace()
+        self.heard: dict[int, float] = {}
+        """When each running trial was last heard of."""
+        self.nodes: set[str] = set()
+        self.spent = 0
+        """Steps that were done, those that were done again included."""
+        self.began = False
+        """Whether an attempt has begun in this sitting."""
+        self._slot_s = 0.0
+        self._shown_best: int | None = None
+        self._limit: tuple[int, int | None] = (-1, None)
+        self._early = False
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def slot_hours(self, now: float) -> float:
+        """See cost.slot_hours, without looking at each attempt."""
+        running = (self.history.trials[n].attempts[-1] for n in self.history.running)
+        return (self._slot_s + sum(cost.of_attempt(attempt, now) for attempt in running)) / 3600.0
+
+    @property
+    def most_steps(self) -> int | None:
+        """Steps that the schedule can spend on all trials, None where nothing limits them."""
+        spec, total = self.history.spec, self.history.total
+        if self._limit[0] != total:
+            own = is_path(chosen(spec.schedule)) or spec.own_scheduler
+            fifo = schedulers.make("fifo", spec.setting)
+            scheduler = fifo if own else schedulers.make(spec.schedule, spec.setting)
+            self._limit = (total, scheduler.most_steps(total))
+        return self._limit[1]
+
+    @property
+    def exact(self) -> bool:
+        """Whether exactly `most_steps` will be done, as far as that shows."""
+        return chosen(self.history.spec.schedule) in EXACT and not self._early and self.most_steps is not None
+
+    @property
+    def useful(self) -> int:
+        """Steps that count."""
+        return self.spent - self.history.lost_steps
+
+    def share(self) -> float:
+        """How much of the experiment is done, from 0 to 1."""
+        history = self.history
+        if self.exact:
+            return min(1.0, self.useful / max(1, self.most_steps or 1))
+        return min(1.0, history.ended / max(1, history.total))
+
+    def left_seconds(self, now: float) -> float | None:
+        """How long it will take, if it goes on as lately; None where that cannot be told."""
+        history = self.history
+        found: list[float] = []
+        if self.exact and (rate := self.steps_done.rate(now)):
+            found.append(max(0, (self.most_steps or 0) - self.useful) / rate)
+        elif not self.exact and (rate := self.ends.rate(now)):
+            total = min(history.total, history.spec.stop.trials or history.total)
+            found.append(max(0, total - history.ended) / rate)
+        if (hours := history.spec.stop.hours) is not None:
+            found.append(max(0.0, hours * 3600 - history.elapsed(now)))
+        return min(found, default=None)
+
+    # ---- folding -----------------------------------------------------------------------------------------------------
+
+    def apply(self, event: AnyEvent) -> list[str]:
+        """Takes an event in; returns lines for what a person wants to read as it happens."""
+        history = self.history
+        silent = event.t - history.t_last
+        lost_before = history.lost_steps
+        source = None
+        if isinstance(event, Decided) and event.source is not None:
+            source = history.trials[event.source].config
+        history.apply(event)
+        match event:
+            case Reported():
+                self.spent += len(event.rows)
+                self.steps_done.add(event.t, len(event.rows))
+                self.heard[event.trial] = event.t
+                self.leaders.improved(event.trial)
+            case Saved():
+                self.heard[event.trial] = event.t
+            case Created():
+                self.decisions.created()
+            case Proposed():
+                self.decisions.proposed(event)
+            case Decided():
+                self.decisions.decided(event, source)
+            case Started():
+                self.heard[event.trial] = event.t
+                self.decisions.left(event.trial, stopped=False)
+            case Retired():
+                self.decisions.left(event.trial, stopped=True)
+                self.ends.add(event.t)
+            case _:
+                pass
+        lines = self._told(event, silent, history.lost_steps - lost_before)
+        if not self._is_loss(event):
+            self.latest += [(event.t, line) for line in lines]
+        return lines
+
+    @staticmethod
+    def _is_loss(event: AnyEvent) -> bool:
+        """Or a recovery: these are shown by themselves."""
+        return isinstance(event, Began | Opened) or (isinstance(event, Ended) and bool(event.cause))
+
+    def _told(self, event: AnyEvent, silent: float, again: int) -> list[str]:
+        history = self.history
+        match event:
+            case Opened():
+                return self._opened(event, silent)
+            case Began():
+                self.began = True
+                self.nodes.add(event.node)
+                self.heard[event.trial] = event.t
+                self.leaders.rewound(event.trial)
+                loss = self.incidents.began(event, again)
+                return [] if loss is None else [words.recovery(loss)]
+            case Ended():
+                return self._ended(event)
+            case Closing():
+                return [f"ending: {event.why}"] if event.why else []
+            case Closed() if history.sittings:
+                self.heard.clear()
+                return []
+            case _:
+                return []
+
+    def _opened(self, event: Opened, silent: float) -> list[str]:
+        if event.by != "driver":
+            return ["the coordinator was lost and is back"]
+        self.ends.clear()
+        self.steps_done.clear()
+        self.ends.add(event.t, 0)
+        self.steps_done.add(event.t, 0)
+        self.began = False
+        if self.history.sittings == 1:
+            return []
+        if not self.history.orphans:
+            return ["goes on"]
+        absence: Absence = self.incidents.reopened(event, max(0.0, silent))
+        return [words.driver_back(absence, len(self.history.orphans))]
+
+    def _ended(self, event: Ended) -> list[str]:
+        history = self.history
+        trial = history.trials[event.trial]
+        attempt = trial.attempts[event.attempt - 1]
+        self._slot_s += cost.of_attempt(attempt, event.t)
+        self.heard.pop(event.trial, None)
+        loss = self.incidents.ended(event, trial, attempt)
+        if trial.state.final:
+            self.ends.add(event.t)
+            self._early |= event.outcome == "done" and trial.step != history.spec.max_steps
+            self.decisions.left(event.trial, stopped=False)
+        elif loss is not None:
+            return [words.loss(loss)]
+        if not trial.state.final:
+            return []
+        star = history.best == event.trial and self._shown_best != event.trial
+        self._shown_best = history.best if star else self._shown_best
+        return [words.end(history, trial, event, star=star)]

@@ -1,0 +1,139 @@
+"""Shows an experiment from its log as it grows: a picture in a terminal, lines elsewhere, events for machines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from regrow.cli import text
+from regrow.cli.live.board import Board
+from regrow.cli.live.grid import signs_of
+from regrow.cli.live.layout import compose
+from regrow.cli.live.output import Events
+from regrow.cli.live.screen import Screen
+from regrow.search.events import Opened, decode
+from regrow.tasks.traces import one_line
+
+PROGRESS_SECONDS = 60.0
+"""Where lines are printed, one of these says how far it is."""
+
+Segments = Sequence[tuple[int, Sequence[bytes]]]
+"""(number, lines) of the log, in order."""
+
+
+class Viewer:
+    """Takes the log's segments and shows what they say, within `showing`.
+
+    `events`: write the events themselves there, and nothing on the console. `quiet`: show nothing.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False, events: Events | None = None) -> None:
+        self._console, self._quiet, self._events = console, quiet, events
+        self.board = Board()
+        self.banner = ""
+        """What is wrong, "" for nothing."""
+        self._told_up_to: int | None = None
+        """The segment up to which everything was told, or was told by somebody before; None: that is to be found."""
+        self._screen: Screen | None = None
+        self._folding = threading.Lock()
+        self._progress = time.monotonic()
+        self._signs = signs_of(console)
+        self._ready = False
+
+    @property
+    def _pictures(self) -> bool:
+        return self._console.is_interactive and self._console.file.isatty()
+
+    def say(self, line: str) -> None:
+        """Prints a line for people, unless only events or nothing is wanted."""
+        if not self._quiet and self._events is None:
+            self._console.print(line, markup=False, soft_wrap=True)
+
+    def line(self, line: str) -> None:
+        """Prints a line of what is going on, unless that is seen in pictures."""
+        if self._screen is None:
+            self.say(line)
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Draws pictures within the block, where that is how it is shown."""
+        if self._quiet or self._events is not None or not self._pictures:
+            yield
+            return
+        self._screen = Screen(self._console, self._draw)
+        try:
+            with self._screen.shown():
+                yield
+        finally:
+            self._screen = None
+
+    def restart(self) -> None:
+        """The log is about to come from its beginning again. What was told is not told again."""
+        with self._folding:
+            self.board, self._ready = Board(), False
+
+    def skip(self, number: int) -> None:
+        """Nothing up to segment `number` is to be told."""
+        self._told_up_to = number
+
+    def take(self, segments: Segments) -> None:
+        """The next segments of the log. The first ones are those that are there when the looking begins."""
+        if self._told_up_to is None and segments:
+            self._told_up_to = _before_sitting(segments)
+        for number, lines in segments:
+            new = number > (self._told_up_to or 0)
+            if new:
+                self._told_up_to = number
+                if self._events is not None:
+                    self._events.write(lines)
+            with self._folding:
+                told = [line for event in map(decode, lines) for line in self.board.apply(event)]
+            for line in told if new else ():
+                self.line(line)
+        self._ready = self._ready or bool(segments)
+        if segments and self._screen is not None:
+            self._screen.wake()
+
+    def progress(self) -> None:
+        """Now and then a line that says how far it is, where there are no pictures."""
+        if self._pictures or time.monotonic() - self._progress < PROGRESS_SECONDS:
+            return
+        self._progress = time.monotonic()
+        if self.board.history.opened is not None and self.board.history.closed is None:
+            self.say(standing(self.board, time.time()))
+
+    def _draw(self, width: int, height: int) -> Sequence[Text]:
+        with self._folding:
+            board = self.board if self._ready else Board()  # a long log is not shown while it is still being read
+            return compose(board, width=width, height=height, now=time.time(), signs=self._signs, banner=self.banner)
+
+
+def standing(board: Board, now: float) -> str:
+    """How an experiment stands, in a line."""
+    history = board.history
+    left = board.left_seconds(now)
+    best = history.trials[history.best] if history.best is not None else None
+    parts = [
+        f"{history.spec.name}: {board.share() * 100:.0f} %, {history.ended} of {history.total} trials",
+        f"{board.useful:,} steps",
+        f"ran {text.duration(history.elapsed(now))}",
+        *([f"{text.duration(left)} left"] if left is not None else []),
+        *([f"{board.incidents.count} losses"] if board.incidents.count else []),
+    ]
+    if best is not None and best.best is not None:
+        parts.append(f"best {one_line(history.objective.name)} {text.number(best.best[0])} (trial {best.number})")
+    return ", ".join(parts)
+
+
+def _before_sitting(segments: Segments) -> int:
+    """The number of the last segment before the one with which the newest sitting began, 0 for none."""
+    for number, lines in reversed(segments):
+        for line in lines:
+            if b'"opened"' in line and isinstance(event := decode(line), Opened) and event.by == "driver":
+                return number - 1
+    return 0

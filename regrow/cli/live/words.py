@@ -1,0 +1,59 @@
+"""What happens, in lines for people. Nothing that a user wrote reaches the terminal as control characters."""
+
+from __future__ import annotations
+
+from regrow.cli.live.incidents import Absence, Loss
+from regrow.cli.text import duration, ends, number
+from regrow.search.events import Ended
+from regrow.search.history import History, Trial
+from regrow.tasks.traces import one_line
+
+
+def end(history: History, trial: Trial, event: Ended, *, star: bool) -> str:
+    """A trial is over; `star`: with the best value so far."""
+    why = f" ({one_line(event.message)})" if event.message and event.outcome != "done" else ""
+    found = f", {one_line(history.objective.name)} {number(trial.best[0])}" if trial.best else ""
+    place = f"[{history.ended}/{history.total}]"
+    return f"{place} trial {trial.number} {trial.state.value} at step {trial.step}{found}{' *' if star else ''}{why}"
+
+
+def loss(one: Loss) -> str:
+    """A trial was lost, with or without another attempt."""
+    return f"trial {one.trial} {lost(one)}"
+
+
+def lost(one: Loss) -> str:
+    """'preempted on node-a after step 7: its node is drained'."""
+    place = f" on {one_line(one.node)}" if one.node else " before it began"
+    why = f": {one_line(one.message)}" if one.message else ""
+    return f"{one.outcome}{place}{f' after step {one.step}' if one.node else ''}{why}"
+
+
+def recovery(one: Loss) -> str:
+    """A trial that was lost goes on."""
+    return f"trial {one.trial} goes on {back(one)}"
+
+
+def back(one: Loss) -> str:
+    """'from step 6 on node-b, 2.3 s later, 1 step again'."""
+    again = f", {one.again} step{ends(one.again)} again" if one.again else ""
+    where = f"after step {one.back_step}" if one.back_step else "from its beginning"
+    return f"{where} on {one_line(one.back_node or '?')}, {seconds(one.back_s or 0.0)} later{again}"
+
+
+def driver_back(absence: Absence, trials: int) -> str:
+    """The driver was gone, and another one goes on."""
+    return f"the driver was lost; after {seconds(absence.seconds)} another one goes on with its {trials} trial{ends(trials)}"
+
+
+def seconds(span: float) -> str:
+    """2.3 s, 42 s, or 1:02:03."""
+    if span < 9.95:
+        return f"{span:.1f} s"
+    return f"{span:.0f} s" if span < 99.5 else duration(span)
+
+
+def ago(span: float) -> str:
+    """How long ago, in few characters: 4s, 12:31, 3:02:10."""
+    span = max(0.0, span)
+    return f"{span:.0f}s" if span < 99.5 else duration(span)

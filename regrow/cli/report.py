@@ -1,0 +1,94 @@
+"""`report`: an experiment as one HTML file, or its figures as pictures."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regrow.cli.options import NameArgument, StateOption
+from regrow.infra.places import Places, replay
+from regrow.search.history import History
+from regrow.tasks.errors import UserError
+
+OURS = b'<meta name="generator" content="regrow'
+"""Which files may be replaced: those that an earlier `report` wrote."""
+
+
+def report(
+    name: NameArgument,
+    state: StateOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write [default: NAME.html]", show_default=False)
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", help="Write the figures into this folder instead, as PNG", show_default=False)
+    ] = None,
+    browser: Annotated[bool, typer.Option("--open", help="Open the report in a browser")] = False,
+) -> None:
+    """Write an experiment's report: one HTML file with all figures, that needs no network. Also while it runs."""
+    if png is not None and (output is not None or browser):
+        raise UserError("--png: goes without --output and --open, it writes pictures and no page")
+    places = Places.at(state)
+    history = replay(places.known(name)).history
+    if png is not None:
+        _pictures(history, png)
+        return
+    from regrow.infra.report import html
+
+    file = Path(f"{name}.html") if output is None else output
+    _check(file)
+    page = html(history, places, alive=places.running(name), now=time.time())
+    _write(file, page)
+    print(f"{file} ({len(page.encode()) / 1e6:.1f} MB)")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(file.resolve().as_uri())
+
+
+def _pictures(history: History, folder: Path) -> None:
+    from regrow.infra import figures
+    from regrow.infra.figures.images import write
+
+    made = {name: figure for name in figures.KINDS if (figure := figures.figure(history, name)) is not None}
+    if not made:
+        raise UserError(f"there is nothing to draw of {history.spec.name!r} yet: no attempt has begun")
+    for file in write(made, folder):
+        print(file)
+
+
+def _check(file: Path) -> None:
+    """Raises UserError if the report must not be written there."""
+    if file.is_dir():
+        raise UserError(f"--output: {file} is a folder; name a file, such as {file / 'report.html'}")
+    try:
+        with file.open("rb") as there:
+            begin = there.read(4096)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"--output: {file} cannot be read: {error.strerror}") from None
+    if begin and OURS not in begin:
+        raise UserError(f"--output: {file} is there already and is no report of regrow's; name another file")
+
+
+def _write(file: Path, page: str) -> None:
+    """All of it or nothing, also where a browser reads the one before just now."""
+    part = None
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False) as whole:
+            part = whole.name
+            whole.write(page)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(part, 0o666 & ~umask)  # a temporary file is for its owner alone
+        os.replace(part, file)
+    except OSError as error:
+        if part is not None:
+            Path(part).unlink(missing_ok=True)
+        raise UserError(f"--output: {file} cannot be written: {error.strerror}") from None

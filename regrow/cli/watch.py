@@ -1,0 +1,126 @@
+"""`watch`: the live view of an experiment that runs elsewhere, by reading its log. Nothing is claimed, nothing is written."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext
+
+from rich.console import Console
+
+from regrow.cli.live import Viewer, words
+from regrow.cli.live.output import Events, only_events
+from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
+from regrow.cli.run import EXIT
+from regrow.cli.text import ending
+from regrow.infra.follow import Follower, Vanished
+from regrow.infra.places import Places
+from regrow.search.history import History
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Unavailable
+
+LOCAL_SECONDS = 0.25
+REMOTE_SECONDS = (0.5, 2.0)
+"""Between looks at a bucket: at first, and where nothing is new for a while."""
+SILENT_SECONDS = 2.0
+"""Only of an experiment that is silent for so long it is asked whether anybody runs it."""
+SIGNS_SECONDS = (1.0, 10.0)
+"""Between looks for signs of a driver: in a folder, in a bucket."""
+
+
+def watch(
+    name: NameArgument, state: StateOption = None, quiet: QuietOption = False, as_json: EventsOption = False
+) -> None:
+    """Watch an experiment that runs in another terminal or on another machine; Ctrl-C ends only the watching.
+
+    It only reads. It waits where the experiment was interrupted, and goes on when somebody resumes it. The exit code is that
+    of `run` when the experiment has ended. With --json the whole log is printed, from its beginning.
+    """
+    places = Places.at(state)
+    store = places.known(name)
+    console = Console(highlight=False, stderr=as_json)
+    with only_events() if as_json else nullcontext() as events:
+        viewer = Viewer(console, quiet=quiet, events=events)
+        try:
+            with viewer.showing():
+                history = _follow(Follower(store), viewer, places, name, events)
+        except KeyboardInterrupt:
+            if not quiet:
+                console.print(f"{name} is watched no longer, and goes on as it was", markup=False, soft_wrap=True)
+            return
+        except Vanished:
+            raise UserError(f"experiment {name!r} was removed from {places.root} while it was watched") from None
+        if history is None:
+            return
+        if not (as_json and quiet):
+            for line in ending(history, places):
+                console.print(line, markup=False, soft_wrap=True)
+    assert history.closed is not None
+    sys.exit(EXIT[history.closed.status])
+
+
+class _Presence:
+    """Whether somebody runs the experiment, asked only while it says nothing, and not too often."""
+
+    def __init__(self, places: Places, name: str) -> None:
+        self._places, self._name = places, name
+        self._heard = time.monotonic()
+        self._asked: float | None = None
+        self._absent = self._returns = False
+
+    def heard(self) -> None:
+        """It said something."""
+        self._heard = time.monotonic()
+        self._absent = self._returns = False
+
+    def banner(self, history: History) -> str:
+        """What a person should know about it, "" for nothing. Raises Unavailable."""
+        now = time.monotonic()
+        due = now - self._heard > SILENT_SECONDS and now - (self._asked or 0.0) > SIGNS_SECONDS[self._places.remote]
+        if self._asked is None or due:
+            self._asked = now
+            running = self._places.running(self._name)
+            self._returns = running and (self._absent or self._returns)
+            self._absent = not running
+        if self._absent:
+            said = words.ago(time.time() - history.t_last)
+            return f"interrupted: nobody runs it (last word {said} ago); waiting for {self._places.command('resume', self._name)}"
+        return "interrupted: somebody resumes it ..." if self._returns else ""
+
+
+def _follow(follower: Follower, viewer: Viewer, places: Places, name: str, events: Events | None) -> History | None:
+    """Until the experiment has ended; None if nobody reads the events any more."""
+    pause = REMOTE_SECONDS[0] if places.remote else LOCAL_SECONDS
+    presence = _Presence(places, name)
+    if events is not None:
+        viewer.skip(0)
+    while True:
+        banner = ""
+        try:
+            first = follower.after == 0
+            segments = follower.read()
+            if first and segments and events is None:
+                viewer.skip(segments[-1][0])  # what was before is shown, not told line by line
+            viewer.take(segments)
+            if segments and not first:
+                presence.heard()
+            history = viewer.board.history
+            if history.closed is not None and history.closed.status != "interrupted":
+                return history
+            banner = presence.banner(history)
+        except Unavailable as error:
+            segments, banner = [], f"the state store is out of reach, the experiment may go on meanwhile ({error.why})"
+        if events is not None and events.deaf:
+            return None
+        _tell(viewer, banner)
+        viewer.progress()
+        if places.remote:
+            pause = REMOTE_SECONDS[0] if segments else min(REMOTE_SECONDS[1], pause * 1.5)
+        time.sleep(pause)
+
+
+def _tell(viewer: Viewer, banner: str) -> None:
+    """What is wrong: in the picture, or as a line when it begins and when it is over."""
+    if viewer.banner.partition("(")[0] != banner.partition("(")[0]:
+        viewer.line(banner or "it goes on")
+    viewer.banner = banner

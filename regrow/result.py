@@ -1,0 +1,234 @@
+"""An experiment as an object: opened again by name, read on while it runs, looked at in a notebook."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regrow.figures import Figures
+from regrow.infra import views
+from regrow.infra.log import Cut, Log
+from regrow.infra.places import Places
+from regrow.records import BestResult, TrialResult, best_result, trial_result
+from regrow.search.events import decode
+from regrow.search.history import History, Trial
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Store
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from pandas import DataFrame
+
+_SHOWN = 10
+"""Trials in the table of a notebook."""
+
+
+def open(name: str, state: str | None = None) -> Result:  # noqa: A001 - it is called rg.open; no file is opened in this module
+    """Opens an experiment by its name: one that runs, here or elsewhere, was interrupted, or is finished. It only reads.
+
+    `state` is the root of the state, a folder or s3://BUCKET/PREFIX; None: $REGROW_STATE, else ./.regrow. Raises UserError,
+    naming those that are there, for an experiment that is not.
+    """
+    return Result(Places.at(state), name)
+
+
+class Result:
+    """An experiment as its log tells, at the moment of the last `refresh`; made by `open` and by `Experiment.run`."""
+
+    def __init__(self, places: Places, name: str) -> None:
+        self.name = name
+        self._places = places
+        self._store: Store = places.known(name)
+        self._history = History()
+        self._segment = 0
+        """The last segment of the log that was read to its end."""
+        self._lines = 0
+        """Lines that were read of the one after it, which is torn."""
+        self._alive = False
+        self._trials: list[TrialResult] | None = None
+        self.refresh()
+
+    def refresh(self) -> Result:
+        """Reads on where the log was read before, and returns itself. Raises CorruptLog for a damaged log."""
+        cut: list[Cut] = []
+        self._alive = self._places.running(self.name)  # first: what ends meanwhile counts as ended, not as interrupted
+        for number, lines in Log.read(self._store, after=self._segment, on_cut=cut.append):
+            for line in lines[self._lines :]:
+                self._history.apply(decode(line))
+            self._segment, self._lines = number, 0
+        if cut:  # its writer died over it; who goes on from there says how much of it counts
+            self._lines = cut[0].kept
+            self._segment -= 1
+        self._trials = None
+        return self
+
+    @property
+    def spec(self) -> Spec:
+        """The specification."""
+        return self._history.spec
+
+    @property
+    def status(self) -> str:
+        """running, finished, stopped, interrupted or failed."""
+        return views.status(self._history, alive=self._alive)
+
+    @property
+    def best(self) -> BestResult | None:
+        """The best trial: trial, value, step, config, checkpoint. None before a report that meets the constraints."""
+        return best_result(self._history, self._places, self)
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials, by number."""
+        if self._trials is None:
+            self._trials = [trial_result(self._history, trial, self._places) for trial in self._history.trials]
+        return list(self._trials)
+
+    @property
+    def figures(self) -> Figures:
+        """Plotly figures: `figures.learning_curves()` and others."""
+        return Figures(self._history)
+
+    def dataframe(self) -> DataFrame:
+        """A row a trial, by number.
+
+        `value` is the best of the objective, at `step` (missing where no step met the constraints); `steps` how many it did;
+        `seconds` on nodes, over all attempts that ended; `started` and `ended` in UTC. `config.*`: its configuration as it is
+        now, each parameter with its own type, missing where its condition does not hold. `metrics.*`: those at `step`; of the
+        last step where there are several metrics to improve.
+        """
+        from regrow.infra.exports import frames
+
+        return frames.frame(frames.trials(self._history, self._places))
+
+    def history(self, trial: int | None = None) -> DataFrame:
+        """A row a step of a trial, indexed by step (from 1); None: of all trials, indexed by trial and step.
+
+        Each step is there once: `attempt` reported it, at `time` (UTC, by its node's clock). The other columns are the metrics,
+        NaN where one was not reported or not finite; one that has the name of a column of ours has metrics. before it.
+        Raises UserError for a trial that there is not.
+        """
+        from regrow.infra.exports import frames
+
+        if trial is not None:
+            self._trial(trial)
+        frame = frames.frame(frames.steps(self._history, trial))
+        taken = {"attempt", "time", "trial", "step"}
+        names = {name: bare for name in frame if (bare := name.removeprefix("metrics.")) not in taken}
+        frame = frame.rename(columns=names)
+        return frame.set_index(["trial", "step"]) if trial is None else frame.drop(columns="trial").set_index("step")
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every (trial, step) once, with the attempt that reported it and its metrics."""
+        return list(views.points(self._history))
+
+    def load_checkpoint(
+        self, trial: int | None = None, step: int | None = None, folder: str | Path | None = None
+    ) -> Path:
+        """Restores a checkpoint that is still kept, every byte verified; returns the folder.
+
+        `trial` None: the best one. `step` None: that of the trial's best value if that is kept, else the newest. `folder` must
+        not exist; None: a new temporary one, which is yours to delete. Raises UserError where there is no such checkpoint, or
+        it cannot be restored.
+        """
+        if trial is None:
+            if self._history.best is None:
+                raise UserError(f"no trial of {self.name!r} has a best value yet; name one: load_checkpoint(trial=...)")
+            trial = self._history.best
+        found = self._trial(trial)
+        saved = found.checkpoint_at(views.standing_step(self._history, found)) if step is None else found.checkpoints.get(step)
+        if saved is None:
+            kept = ", ".join(map(str, found.checkpoints)) or "none"
+            wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
+            raise UserError(f"trial {trial} of {self.name!r} does not have {wanted} (kept: {kept})")
+        if folder is not None:
+            if Path(folder).exists():
+                raise UserError(f"{folder} exists already; name a folder that is to be made")
+            return save_checkpoint(self._store, saved.manifest, Path(folder))
+        made = Path(tempfile.mkdtemp(prefix=f"regrow-{self.name}-{trial}-{saved.step}-"))
+        try:
+            return save_checkpoint(self._store, saved.manifest, made)
+        except BaseException:
+            made.rmdir()  # still empty: it is filled at once or not at all
+            raise
+
+    def report(self, path: str | Path) -> Path:
+        """Writes the report, one self-contained HTML file; returns its path. Raises UserError if it cannot be written."""
+        from regrow.infra.report import html
+
+        page = html(self._history, self._places, alive=self._alive, now=time.time())
+        try:
+            Path(path).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        return Path(path)
+
+    def to_optuna(self, storage: str | None = None, study_name: str | None = None) -> Study:
+        """The experiment as a study of Optuna's, called `study_name` (None: as the experiment).
+
+        `storage` is SQLAlchemy's URL of a database, such as sqlite:///x.db; None: in memory. Raises UserError where that cannot
+        be used, or has a study of that name already.
+        """
+        from regrow.infra.optuna_study import study
+
+        return study(self._history, storage=storage, name=study_name, places=self._places)
+
+    def to_tensorboard(self, folder: str | Path) -> Path:
+        """Writes TensorBoard's event files, a run a trial; returns the folder, which must be new or hold an earlier export.
+
+        Raises UserError for any other folder, and where tensorboardX is not installed.
+        """
+        from regrow.infra.exports.tensorboard import write
+
+        write(self._history, folder)
+        return Path(folder)
+
+    def _trial(self, number: int) -> Trial:
+        count = len(self._history.trials)
+        if not 0 <= number < count:
+            there = f"there are trials 0 to {count - 1}" if count else "there are none yet"
+            raise UserError(f"{self.name!r} has no trial {number}; {there}")
+        return self._history.trials[number]
+
+    def _standing(self) -> str:
+        counts = ", ".join(f"{n} {state.value}" for state, n in self._history.counts.items() if n)
+        return f"{len(self._history.trials)} of {self._history.total} trials{counts and f' ({counts})'}"
+
+    def __repr__(self) -> str:
+        best = self.best
+        reached = ""
+        if best is not None:
+            reached = f"; best {self.spec.objective.name} {best.value:.6g} (trial {best.trial}, step {best.step})"
+        return f"<Result {self.name!r}: {self.status}, {self._standing()}{reached}>"
+
+    def _repr_html_(self) -> str:
+        from regrow.infra.figures.series import ranked, short
+
+        shown = ranked(self._history)[:_SHOWN]
+        names = [parameter.name for parameter in self.spec.space.parameters]
+        heads = ["trial", "state", self.spec.objective.name, "step", "steps", *names]
+        rows = [
+            [t.number, t.state.value, *((short(t.best[0]), t.best[1]) if t.best else ("", "")), t.step]
+            + [short(t.config.get(name, "")) for name in names]
+            for t in shown
+        ]
+        head = "".join(f"<th>{escape(str(cell))}</th>" for cell in heads)
+        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+        title = f"<b>{escape(self.name)}</b> is {escape(self.status)}: {escape(self._standing())}"
+        more = f", the best {len(shown)} below" if len(self._history.trials) > len(shown) > 0 else ""
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+        return f"<div>{title}{more}</div>{table}"
+
+
+def save_checkpoint(store: Store, manifest: str, folder: Path) -> Path:
+    """Restores a checkpoint by its manifest's key as `folder`, verified. Raises UserError if it is damaged or gone."""
+    from regrow.tasks.checkpoints import restore
+
+    restored = restore(store, [manifest], folder)
+    if restored.manifest is None:
+        raise UserError(f"the checkpoint {manifest} cannot be restored: {restored.skipped[0][1]}")
+    return folder

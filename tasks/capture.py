@@ -1,0 +1,293 @@
+"""What the code of a trial prints, wherever it prints it: taken from sys.stdout, sys.stderr and the descriptors below them.
+
+Within `captured`, a line that Python code prints is taken as it comes. What C extensions and child processes write to the
+descriptors 1 and 2 goes to an unnamed file, which is read now and then (its lines have the time of that): a pipe would block a
+C extension that prints much while it holds Python's lock. A process runs one attempt at a time, so nothing is mixed up.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import fcntl
+import io
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import IO, Any, Literal
+
+from regrow.tasks.logs import Say, is_taken, told_records
+from regrow.tasks.output import KEEPER, Line
+from regrow.tasks.ports import Store
+
+Printed = Callable[[Literal["stdout", "stderr"], str, float], bool]
+"""Given the stream, a line without its end, and when it came (seconds since the epoch); says whether it wants more."""
+MOST_PARTIAL = 100_000
+"""Characters of a line that has not ended yet; longer ones are cut into several."""
+_READ_BYTES = 1 << 20
+
+
+class _Lines:
+    """Text as it comes, cut into lines. A carriage return starts a line anew, so that of a progress bar its end is kept."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def add(self, text: str) -> list[str]:
+        """The lines that are complete by now."""
+        *lines, rest = (self._rest + text).split("\n")
+        if "\r" in rest[:-1]:
+            rest = rest[rest.rindex("\r", 0, -1) + 1 :]
+        if len(rest) > MOST_PARTIAL:
+            lines, rest = [*lines, rest], ""
+        self._rest = rest
+        return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+
+    def rest(self) -> list[str]:
+        """The line that nobody ended, if there is one."""
+        rest, self._rest = self._rest, ""
+        return [rest.rstrip("\r").rpartition("\r")[2]] if rest.strip() else []
+
+
+class _Tee(io.TextIOBase):
+    """Stands for sys.stdout or sys.stderr for good, as others keep a reference to it; outside of an attempt it is the old one."""
+
+    def __init__(self, name: Literal["stdout", "stderr"], below: Any) -> None:
+        self._name, self._below = name, below
+        self._lines = _Lines()
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self.printed: Printed | None = None
+
+    def write(self, text: str) -> int:
+        """See TextIO. A forked child has no thread that would take it: it writes to the descriptor."""
+        printed = self.printed
+        if printed is None or os.getpid() != self._pid:
+            count: int = self._below.write(text)
+            if printed is not None:
+                self._below.flush()
+            return count
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if not _is_logged_as_well(sys._getframe(1)):  # noqa: SLF001 - as logging finds its callers itself
+            with self._lock:
+                for line in self._lines.add(text):
+                    printed(self._name, line, time.time())
+        return len(text)
+
+    def end(self) -> None:
+        """The attempt is over."""
+        with self._lock:
+            if self.printed is not None:
+                for line in self._lines.rest():
+                    self.printed(self._name, line, time.time())
+            self.printed = None
+
+    def flush(self) -> None:
+        """See IO."""
+        with suppress(ValueError, OSError):
+            self._below.flush()
+
+    def fileno(self) -> int:
+        """See IO: the descriptor, which is captured as well."""
+        number: int = self._below.fileno()
+        return number
+
+    def writable(self) -> bool:
+        """See IO."""
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """See TextIO."""
+        return str(self._below.encoding)
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """See TextIO."""
+        return str(self._below.errors)
+
+    @property
+    def buffer(self) -> Any:
+        """See TextIO: what is written there goes to the descriptor."""
+        return self._below.buffer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+
+class _Descriptor:
+    """Descriptor 1 or 2, which leads to an unnamed file while trials run."""
+
+    def __init__(self, name: Literal["stdout", "stderr"], number: int) -> None:
+        self._name, self._number = name, number
+        self._file: IO[bytes] | None = None
+        self._before = -1
+        self._read = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._lines, self._decoder = _Lines(), codecs.getincrementaldecoder("utf-8")("replace")
+
+    def begin(self) -> None:
+        self._file, self._read = tempfile.TemporaryFile(buffering=0), 0  # noqa: SIM115 - `end` closes it
+        handle = self._file.fileno()
+        # Whoever opens /dev/stdout anew, or empties it, has a position of their own: all write at the end.
+        fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_APPEND)
+        self._before = os.dup(self._number)
+        os.dup2(handle, self._number)
+
+    def end(self) -> None:
+        if self._file is not None:
+            os.dup2(self._before, self._number)
+            os.close(self._before)
+            self._file.close()
+            self._file = None
+
+    def take(self, printed: Printed | None) -> None:
+        """Reads what came since the last time. Where nobody wants it, it is not kept on the disk either."""
+        if self._file is None:
+            return
+        handle = self._file.fileno()
+        size = os.fstat(handle).st_size
+        if size < self._read:
+            self._read = 0
+        wanted = printed is not None
+        while printed is not None and (data := os.pread(handle, _READ_BYTES, self._read)):
+            self._read += len(data)
+            for line in self._lines.add(self._decoder.decode(data)):
+                wanted = printed(self._name, line, time.time())
+        if not wanted and size:
+            os.ftruncate(handle, 0)
+            self._read = 0
+
+    def finish(self, printed: Printed) -> None:
+        """Reads the rest, also of a line that nobody ended."""
+        self.take(printed)
+        for line in [*self._lines.add(self._decoder.decode(b"", final=True)), *self._lines.rest()]:
+            printed(self._name, line, time.time())
+        self._start()
+
+
+class Capture:
+    """What this process prints. One for the whole process, as there is one sys.stdout."""
+
+    def __init__(self) -> None:
+        self._descriptors = (_Descriptor("stdout", 1), _Descriptor("stderr", 2))
+        self._tees: tuple[_Tee, _Tee] | None = None
+        self._reading = threading.Lock()
+        self._printed: Printed | None = None
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Within the block, what is printed goes to the attempt that is under way, and to nobody in between."""
+        if self._tees is None:
+            self._tees = _Tee("stdout", sys.stdout), _Tee("stderr", sys.stderr)
+        before = sys.stdout, sys.stderr
+        _flush()
+        for descriptor in self._descriptors:
+            descriptor.begin()
+        sys.stdout, sys.stderr = self._tees
+        try:
+            yield
+        finally:
+            if sys.stdout is self._tees[0]:  # else the user's code has set it meanwhile
+                sys.stdout = before[0]
+            if sys.stderr is self._tees[1]:
+                sys.stderr = before[1]
+            _flush()
+            with self._reading:
+                for descriptor in self._descriptors:
+                    descriptor.end()
+
+    @contextmanager
+    def told(self, printed: Printed) -> Iterator[None]:
+        """Within the block, which lies in `on`, an attempt is under way, and `printed` is told its lines, from any thread."""
+        assert self._tees is not None
+        _flush()
+        with self._reading:
+            for descriptor in self._descriptors:
+                descriptor.take(None)
+            self._printed = printed
+        for tee in self._tees:
+            tee.printed = printed
+        try:
+            yield
+        finally:
+            for tee in self._tees:
+                tee.end()
+            _flush()
+            with self._reading:
+                for descriptor in self._descriptors:
+                    descriptor.finish(printed)
+                self._printed = None
+
+    def poll(self) -> None:
+        """Reads what came by the descriptors."""
+        with self._reading:
+            for descriptor in self._descriptors:
+                descriptor.take(self._printed)
+
+
+def _flush() -> None:
+    """Has what C's and Python's own buffers hold written, so that it is told with the attempt that printed it."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(AttributeError, ValueError, OSError):
+            stream.flush()  # type: ignore[union-attr]  # it may be None, as in a process without any
+    with suppress(AttributeError, OSError):
+        _libc().fflush(None)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+_EMIT = logging.StreamHandler.emit.__code__
+
+
+def _is_logged_as_well(caller: Any) -> bool:
+    """Whether it is a handler of the user's own that prints a record which is taken as a record: it would be there twice."""
+    record = caller.f_locals.get("record") if caller.f_code is _EMIT else None
+    return record is not None and is_taken(record)
+
+
+CAPTURE = Capture()
+"""This process's."""
+
+
+@contextmanager
+def kept_output(store: Store, trial: int, attempt: int, say: Say) -> Iterator[None]:
+    """Keeps what is printed and logged within the block as an attempt's output; `say` is told what is printed, too.
+
+    The block lies in `CAPTURE.on()`. Its end waits for nothing; `KEEPER.finish` does.
+    """
+    KEEPER.poll = CAPTURE.poll
+    output = KEEPER.open(store, trial, attempt)
+
+    def printed(stream: Literal["stdout", "stderr"], text: str, t: float) -> bool:
+        if output.full:
+            return False
+        line = Line(t=t, stream=stream, text=_clean(text))
+        say(stream, line.text, t)
+        return output.add(line)
+
+    def logged(record: logging.LogRecord, text: str) -> None:
+        output.add(Line(t=record.created, stream="log", text=_clean(text), level=record.levelname, logger=record.name))
+
+    try:
+        with CAPTURE.told(printed), told_records(logged):
+            yield
+    finally:
+        KEEPER.close(output)
+
+
+def _clean(text: str) -> str:
+    """Text that can be encoded: a lone surrogate cannot."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,233 @@
+"""A whole experiment in MLflow: a script with autologging on two workers, one of which is killed; a server with passwords."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from mlflow import MlflowClient
+from mlflow.entities import Run, ViewType
+
+from regrow.infra.mlflow_catch_up import record_missing
+from regrow.infra.places import Places
+from tests.system.conftest import Desk, desk_in
+
+AUTOLOG = """
+import os, signal, time
+
+import mlflow
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+mlflow.set_experiment("a script's own")
+mlflow.autolog(silent=True)
+
+
+def train(trial):
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    y = (x[:, 0] > 0).astype(int)
+    mlflow.log_params({"who": trial.number, "attempt": trial.attempt})
+    for step in trial.steps():
+        if step == 1 or trial.restored:
+            with mlflow.start_run(run_name="fit"):
+                model = LogisticRegression(C=trial.config["C"]).fit(x, y)
+        print("step", step)
+        mlflow.log_metric("own", 10 * trial.number + step, step=step)
+        mlflow.log_text(str(step), f"steps/{step}.txt")
+        trial.report({"score": trial.config["C"] + step}, checkpoint=lambda folder: (folder / "c").write_text("c"))
+        if trial.number == 1 and trial.attempt == 1 and step == 3:
+            time.sleep(1)  # the report is on its way
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+TRIALS = ("trial-0000", "trial-0001", "trial-0002", "trial-0003")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The experiment after its end."""
+
+    desk: Desk
+    places: Places
+    client: MlflowClient
+    said: str
+
+    def runs(self, view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
+        """Runs of all MLflow experiments by name."""
+        everywhere = [e.experiment_id for e in self.client.search_experiments(ViewType.ALL)]
+        return {str(run.info.run_name): run for run in self.client.search_runs(everywhere, run_view_type=view)}
+
+    def files(self, run: str, folder: str | None = None) -> set[str]:
+        """Artifacts."""
+        return {file.path for file in self.client.list_artifacts(self.runs()[run].info.run_id, folder)}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    with desk_in(tmp_path_factory.mktemp("mlflow-run")) as desk:
+        file = desk.write(
+            "auto", train=AUTOLOG, space={"C": {"uniform": [0.1, 1.0]}, "deep": {"kind": {"choice": ["a", "b"]}}}, max_steps=4,
+            checkpoint={"every_steps": 2}, register="best-of-auto", mlflow={"experiment": "Ours"},
+        )
+        said = desk.run("run", file).stdout
+        places = Places.at(str(desk.folder / ".regrow"))
+        yield Ended(desk=desk, places=places, client=MlflowClient(places.mlflow_uri), said=said)
+
+
+def test_there_is_a_run_a_trial_and_none_elsewhere(ended: Ended) -> None:
+    assert set(ended.runs()) == {"auto", *TRIALS}
+    assert set(ended.runs(ViewType.DELETED_ONLY)) == {"trial-0001 (until attempt 1, superseded)"}
+    assert {e.name for e in ended.client.search_experiments(ViewType.ALL)} == {"Default", "Ours"}
+    assert set(os.listdir(ended.desk.folder)) <= {"auto.yaml", "work.py", ".regrow", "__pycache__"}
+    assert {run.info.status for run in ended.runs().values()} == {"FINISHED"}
+
+
+def test_what_the_script_logs_is_in_its_trials_run(ended: Ended) -> None:
+    for number, name in enumerate(TRIALS):
+        run = ended.runs()[name]
+        assert run.data.params["who"] == str(number)
+        assert run.data.params["attempt"] == ("2" if number == 1 else "1"), "after a rewind, the run that is current"
+        assert run.data.params["logged.C"] == run.data.params["C"] if "logged.C" in run.data.params else True
+        assert run.data.params["solver"] == "lbfgs"
+        assert run.data.params["deep.kind"] in ("a", "b")
+        assert run.data.metrics["training_accuracy_score"] > 0.5
+        own = {(p.step, p.value) for p in ended.client.get_metric_history(run.info.run_id, "own")}
+        assert own == {(step, 10.0 * number + step) for step in ((3, 4) if number == 1 else (1, 2, 3, 4))}
+        assert "steps/4.txt" in ended.files(name, "steps")
+        score = [(p.step, p.value) for p in ended.client.get_metric_history(run.info.run_id, "score")]
+        assert [step for step, _ in score] == [1, 2, 3, 4], "one point a step"
+    models = ended.client.search_logged_models([ended.runs()["auto"].info.experiment_id])
+    trials = {run.info.run_id for view in (ViewType.ACTIVE_ONLY, ViewType.DELETED_ONLY) for run in ended.runs(view).values()}
+    assert {model.source_run_id for model in models} <= trials
+    assert {ended.runs()[name].info.run_id for name in TRIALS} <= {model.source_run_id for model in models}
+
+
+def test_the_parent_has_the_experiment(ended: Ended) -> None:
+    parent = ended.runs()["auto"]
+    assert ended.files("auto") == {"spec.yaml", "environment.json", "report.html", "figures"}
+    assert len(ended.files("auto", "figures")) == 2
+    view = ended.desk.show("auto")
+    assert parent.data.tags["regrow.best_trial"] == str(view["best"]["trial"])
+    assert Path(parent.data.tags["regrow.best_checkpoint"]).is_file()
+    assert f"trial {view['best']['trial']}, score" in parent.data.tags["mlflow.note.content"]
+
+
+def test_the_best_model_is_registered_once_with_its_signature(ended: Ended) -> None:
+    [version] = ended.client.search_model_versions("name='best-of-auto'")
+    best = ended.desk.show("auto")["best"]
+    assert version.run_id == ended.runs()[f"trial-{best['trial']:04d}"].info.run_id
+    assert version.tags["regrow.trial"] == str(best["trial"])
+    assert float(version.tags["regrow.value"]) == best["value"]
+    model = ended.client.get_logged_model(str(version.source).rpartition("/")[2])
+    assert "inputs" in yaml.safe_load((Path(model.artifact_location) / "MLmodel").read_text())["signature"]
+    assert "not registered" not in ended.said
+
+
+def test_mlflow_can_be_filled_again_from_the_log(ended: Ended, tmp_path: Path) -> None:
+    shutil.copytree(ended.places.root, tmp_path / "copy", ignore=shutil.ignore_patterns("mlflow.db*", "mlflow-artifacts"))
+    copy = Places.at(str(tmp_path / "copy"))
+    said: list[str] = []
+    assert record_missing(copy, "auto", announce=said.append) > 0
+    assert said == []
+    again = Ended(desk=ended.desk, places=copy, client=MlflowClient(copy.mlflow_uri), said="")
+    assert again.files("auto") == ended.files("auto")
+    assert set(again.runs()) == set(ended.runs())
+    for name, run in again.runs().items():
+        before = ended.runs()[name].data
+        assert run.data.params.items() <= before.params.items()
+        ours = {k: v.replace(copy.root, ended.places.root) for k, v in run.data.tags.items() if k != "mlflow.parentRunId"}
+        assert ours.items() <= before.tags.items()
+    [version] = again.client.search_model_versions("name='best-of-auto'")
+    assert "checkpoint" in str(version.description), "the models that the script logged are not in the log"
+    assert record_missing(copy, "auto") == 0
+    assert len(again.client.search_model_versions("name='best-of-auto'")) == 1
+
+
+PASSWORD = "squeamish-ossifrage-7"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[str]:
+    """A tracking server that asks for a password."""
+    if find_spec("flask_wtf") is None:
+        pytest.skip("MLflow's basic authentication needs Flask-WTF")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "auth.ini").write_text(
+        "[mlflow]\ndefault_permission = READ\n"
+        f"database_uri = sqlite:///{tmp_path}/auth.db\nadmin_username = ann\nadmin_password = {PASSWORD}\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+    )
+    settings = {
+        "MLFLOW_AUTH_CONFIG_PATH": str(tmp_path / "auth.ini"), "MLFLOW_FLASK_SERVER_SECRET_KEY": "k",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", str(tmp_path / "served")]
+    with (tmp_path / "server.log").open("wb") as said:
+        server = subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, **settings}, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and server.poll() is None:
+            try:
+                urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+                break
+            except HTTPError:
+                break
+            except OSError:
+                time.sleep(0.1)  # a server that binds its port tells nobody
+        assert server.poll() is None, (tmp_path / "server.log").read_text()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+
+
+PLAIN = """
+import mlflow
+
+
+def train(trial):
+    for step in trial.steps():
+        mlflow.log_metric("own", step, step=step)
+        trial.report({"score": step * trial.config["x"]}, checkpoint=lambda folder: (folder / "c").write_text("c"))
+"""
+
+
+def test_a_server_with_passwords_has_everything_and_the_password_is_nowhere(
+    guarded: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = {"MLFLOW_TRACKING_USERNAME": "ann", "MLFLOW_TRACKING_PASSWORD": PASSWORD}
+    file = desk.write("auth", train=PLAIN, trials=2, register="guarded")
+    refused = desk.run("run", file, expect=2, MLFLOW_TRACKING_URI=guarded)
+    assert "MLFLOW_TRACKING_USERNAME" in refused.stderr
+    desk.environment.update(credentials, MLFLOW_TRACKING_URI=guarded)
+    said = desk.run("run", file)
+    for name, value in credentials.items():
+        monkeypatch.setenv(name, value)
+    client = MlflowClient(guarded)
+    experiment = client.get_experiment_by_name("auth")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {"auth", "trial-0000", "trial-0001"}
+    assert {run.data.metrics["own"] for name, run in runs.items() if name != "auth"} == {3.0}
+    assert {file.path for file in client.list_artifacts(runs["auth"].info.run_id)} >= {"spec.yaml", "environment.json", "report.html"}
+    assert len(client.search_model_versions("name='guarded'")) == 1
+    assert PASSWORD not in said.stdout + said.stderr
+    assert not [path for path in desk.folder.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
+    tags = [text for run in runs.values() for text in (*run.data.tags.values(), *run.data.params.values())]
+    assert not [text for text in tags if PASSWORD in text]

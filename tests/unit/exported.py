@@ -1,0 +1,94 @@
+"""Experiments to export: simulated, of many kinds, and their logs in a folder. No test lives here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from regrow.infra.log import Log
+from regrow.infra.places import Places
+from regrow.search.events import AnyEvent, encode
+from regrow.search.history import History
+from regrow.search.simulator import FunctionObjective, Simulation
+from regrow.search.spec import Spec
+
+SPEC: dict[str, Any] = {
+    "name": "kinds",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {
+        "lr": {"loguniform": [1e-4, 1e-1]},
+        "model": {"layers": {"int": [1, 4]}, "rate": {"quniform": [0.0, 1.0, 0.1]}},
+        "noise": {"normal": [0.0, 1.0]},
+        "optimizer": {"choice": ["sgd", "adam"]},
+        "momentum": {"uniform": [0.5, 0.99], "when": {"optimizer": "sgd"}},
+        "warmup": {"int": [0, 5], "when": {"optimizer": "adam"}},
+        "mixed": {"choice": [1, True, "1", None, [1, 2], {"a": 1}]},
+        "seed": 3,
+    },
+    "search": "random",
+    "schedule": {"asha": {"grace_period": 1, "reduction_factor": 3}},
+    "trials": 12,
+    "max_steps": 9,
+}
+
+
+def curve(config: dict[str, Any], step: int) -> dict[str, float]:
+    """Rises with noise-free differences between configurations; the loss is not finite at its second step."""
+    score = config["model"]["rate"] * step / (step + 2) + config["lr"]
+    return {"score": score, "loss": math.nan if step == 2 else 1.0 / step, "=cost": 2.0 * step}
+
+
+def simulation(function: Callable[[dict[str, Any], int], dict[str, float]] = curve, **changes: Any) -> Simulation:
+    """One that is open, not yet run."""
+    spec = Spec.parse({key: value for key, value in {**SPEC, **changes}.items() if value is not None})
+    return Finite(spec=spec, objective=FunctionObjective(function=function, spec=spec), workers=3, startup=0.25).open()
+
+
+class Finite(Simulation):
+    """With values that are not finite written as None, as attempts report them."""
+
+    def _write(self, event: AnyEvent) -> None:
+        for row in getattr(event, "rows", ()):
+            row.metrics.update({k: None for k, v in row.metrics.items() if v is not None and not math.isfinite(v)})
+        super()._write(event)
+
+
+def history(function: Callable[[dict[str, Any], int], dict[str, float]] = curve, **changes: Any) -> History:
+    """Of one that ran to its end."""
+    return simulation(function, **changes).run().history
+
+
+def empty() -> History:
+    """Of an experiment that was opened where there is no room for a trial."""
+    spec = Spec.parse(SPEC)
+    return Simulation(spec=spec, objective=FunctionObjective(function=curve, spec=spec), workers=0).open().history
+
+
+def unfinished() -> Simulation:
+    """With trials that are done, stopped, failed, running and pending, and one whose attempt was lost."""
+    run = simulation(trials=16).run(most_events=40)
+    run.fail(run.running[0].trial, "ValueError: =1+1\x1b[31m")
+    while not {"done", "stopped", "running"} <= {state.value for state, count in run.history.counts.items() if count}:
+        run.run(most_events=len(run.events) + 1)
+    return run
+
+
+def keep(root: Path, events: Sequence[AnyEvent], *, at: int = 0) -> Places:
+    """Writes the log below a state root, some segments; `at`: a later writer goes on after so many events."""
+    places = Places.at(str(root))
+    created = events[0]
+    name = created.spec["name"] if hasattr(created, "spec") else ""
+    log = Log.open(places.store(name))
+    lines = [encode(event) for event in events[at:]]
+    log.claim(lines[:1])
+    for segment in _parts(lines[1:], 7):
+        log.append(segment)
+    return places
+
+
+def _parts(lines: Sequence[bytes], size: int) -> Iterable[Sequence[bytes]]:
+    return (lines[place : place + size] for place in range(0, len(lines), size))

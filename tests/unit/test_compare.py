@@ -1,0 +1,124 @@
+"""`regrow compare` on simulated experiments whose logs lie in folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.cli.compare import compare
+from regrow.infra.comparison import course
+from regrow.infra.log import Log
+from regrow.infra.stores.local import LocalStore
+from regrow.search.events import AnyEvent, encode
+from regrow.search.simulator import Availability, FunctionObjective, simulate
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserError
+
+
+def simulated(name: str, *, power: float = 1.0, lose: bool = False, **changes: Any) -> list[AnyEvent]:
+    given = {
+        "name": name, "trainable": "a.py:f", "metric": "score", "mode": "max", "search": "random", "trials": 8, "max_steps": 9,
+        "space": {"x": {"uniform": [0, 1]}, "net": {"lr": {"loguniform": [1e-4, 1]}, "kind": "[b]mlp[/b]"}}, **changes,
+    }
+    spec = Spec.parse(given)
+    name = spec.objective.name
+    objective = FunctionObjective(function=lambda config, step: {name: power * config["x"] * step / (step + 1)}, spec=spec)
+    machines = [Availability(changes=(0.0, 4.5, 6.0)), Availability()] if lose else ()
+    return simulate(spec, objective, workers=2, availability=machines).events
+
+
+def written(root: Path, events: list[AnyEvent], name: str) -> None:
+    log = Log.open(LocalStore(root / name))
+    log.claim([encode(event) for event in events[:10]])
+    for place in range(10, len(events), 100):
+        log.append([encode(event) for event in events[place : place + 100]])
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "state"
+    monkeypatch.setenv("REGROW_STATE", str(root))
+    written(root, simulated("plain", price_per_hour=3600.0), "plain")
+    written(root, simulated("asha", schedule={"asha": {}}, seed=1), "asha")
+    return root
+
+
+def test_the_course_of_a_best_value_is_that_of_the_rows() -> None:
+    found = course("a", simulated("a"))
+    rows = [row for trial in found.history.trials for row in trial.rows]
+    for t in (1.0, 5.0, 20.0, 36.0):
+        assert found.at_seconds(t) == max(row.metrics["score"] or 0.0 for row in rows if row.t <= t)
+    assert found.at_steps(0) is None
+    assert found.at_steps(72) == found.at_seconds(36.0)
+
+
+def test_steps_that_were_done_again_are_spent_each_time() -> None:
+    found = course("a", simulated("a", lose=True, checkpoint={"every_steps": 3}))
+    assert found.history.lost_steps > 0
+    assert found.spent[0] == 8 * 9 + found.history.lost_steps
+    leader = found.history.trials[found.history.best or 0].best
+    assert leader is not None
+    assert found.at_steps(found.spent[0]) == found.at_seconds(found.spent[1]) == leader[0]
+    assert found.steps == sorted(found.steps)
+    assert found.seconds == sorted(found.seconds)
+
+
+def test_what_each_reached_and_what_it_took_is_side_by_side(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare(["plain", "asha"])
+    printed = capsys.readouterr().out
+    rows = {line.split("  ")[0].strip(): line for line in printed.splitlines() if line.strip()}
+    assert "plain" in printed.splitlines()[0]
+    assert "8 of 8" in rows["trials"]
+    assert "72" in rows["steps"]
+    assert rows["steps"].count("*") == 1
+    assert rows["steps"].rstrip().endswith("*")  # fewest
+    assert "72.00" in rows["cost"]  # 72 steps of a second at one a second
+    assert "net.lr *" in rows
+    assert "net.kind" in rows
+    assert "[b]mlp[/b]" in rows["net.kind"]
+    assert "reached after steps" in printed
+    assert "reached after time" in printed
+
+
+def test_machines_get_the_same(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare(["plain", "asha"], as_json=True)
+    view = json.loads(capsys.readouterr().out)
+    plain, asha = view["experiments"]
+    assert (view["metric"], view["mode"]) == ("score", "max")
+    assert (plain["name"], plain["steps"], plain["cost"], asha["cost"]) == ("plain", 72, 72.0, None)
+    budgets = view["by_steps"]
+    assert budgets[-1]["steps"] == asha["steps"] < 72
+    assert budgets[-1]["values"][1] == asha["best"]["value"]
+    assert [row["values"][0] for row in budgets] == sorted(row["values"][0] for row in budgets)
+    assert plain["best"]["config"]["net"]["kind"] == "[b]mlp[/b]"
+
+
+def test_experiments_of_other_roots_are_named_with_theirs(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    written(other, simulated("plain", power=2.0), "plain")
+    compare(["plain", f"plain@{other}"], as_json=True)
+    view = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in view["experiments"]] == ["plain", f"plain@{other}"]
+    first, second = (one["best"]["value"] for one in view["experiments"])
+    assert second == pytest.approx(2 * first)
+
+
+def test_what_cannot_be_compared_is_told(state: Path) -> None:
+    written(state, simulated("other", metric="loss", mode="min"), "other")
+    with pytest.raises(UserError, match=r"2 objectives \(plain: max score; other: min loss\)"):
+        compare(["plain", "other"])
+    with pytest.raises(UserError, match="two or more"):
+        compare(["plain"])
+    with pytest.raises(UserError, match=r"there is no experiment 'plian'.*did you mean"):
+        compare(["plain", "plian"])
+    with pytest.raises(UserError, match="no state root after the @"):
+        compare(["plain", "asha@"])
+
+
+def test_one_without_a_value_is_compared_all_the_same(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(state, simulated("new")[:2], "new")
+    compare(["plain", "new"])
+    assert "interrupted" in capsys.readouterr().out

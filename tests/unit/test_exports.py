@@ -1,0 +1,394 @@
+"""Tables and event files: all that was reported is in them once, and they do no harm where they are opened."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import api_pb2, metadata
+from typer.testing import CliRunner, Result
+
+from regrow.cli.app import app
+from regrow.infra import views
+from regrow.infra.exports import files, frames, tensorboard
+from regrow.search.events import Closing
+from regrow.search.history import History
+from regrow.tasks.errors import UserError
+from regrow.tasks.names import task_name
+from tests.unit import exported
+
+
+@pytest.fixture(scope="module")
+def mixed() -> History:
+    """A history with trials in many states."""
+    return exported.unfinished().history
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state root with that experiment."""
+    root = tmp_path_factory.mktemp("state")
+    exported.keep(root, exported.unfinished().events)
+    return root
+
+
+def regrow(*words: object) -> Result:
+    """Runs a command in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def read(data: bytes) -> list[list[str]]:
+    """CSV as any reader takes it."""
+    return list(csv.reader(io.StringIO(data.decode(), newline="")))
+
+
+def cells(table: frames.Table) -> dict[str, list[Any]]:
+    """Columns by name."""
+    return {column.name: column.cells for column in table}
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+OWN = (
+    "trial", "state", "value", "step", "steps", "attempts", "wasted_steps", "started", "ended", "seconds", "node", "reason",
+    "checkpoint",
+)
+CONFIG = ("lr", "model.layers", "model.rate", "noise", "optimizer", "momentum", "warmup", "mixed", "seed")
+
+
+def test_the_columns_are_the_same_before_the_first_report_and_after_the_last(mixed: History) -> None:
+    expected = [*OWN, *(f"config.{name}" for name in CONFIG), "metrics.score", "metrics.=cost", "metrics.loss"]
+    assert [column.name for column in frames.trials(mixed)] == expected
+    empty = exported.empty()
+    assert [column.name for column in frames.trials(empty)] == [n for n in expected if n not in ("metrics.=cost", "metrics.loss")]
+    assert {c.name: c.kind for c in frames.trials(empty)}.items() <= {c.name: c.kind for c in frames.trials(mixed)}.items()
+
+
+def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(mixed: History) -> None:
+    found = cells(frames.trials(mixed))
+    for place, trial in enumerate(mixed.trials):
+        assert found["trial"][place] == trial.number
+        assert found["state"][place] == trial.state.value
+        assert (found["value"][place], found["step"][place]) == (trial.best or (None, None))
+        assert found["steps"][place] == trial.step
+        if trial.best is not None:
+            assert found["metrics.score"][place] == trial.best[0]
+            assert found["metrics.loss"][place] == trial.rows[trial.best[1] - 1].metrics["loss"]
+        assert {n: found[f"config.{n}"][place] for n in CONFIG if n in trial.config} == trial.config
+        assert (found["ended"][place] is not None) == trial.state.final
+
+
+def test_with_several_metrics_a_row_has_those_of_the_last_step() -> None:
+    metrics = [{"name": "score", "mode": "max"}, {"name": "=cost", "mode": "min"}]
+    history = exported.history(metric=metrics, mode=None, schedule="fifo")
+    found = cells(frames.trials(history))
+    assert found["metrics.=cost"] == [2.0 * trial.step for trial in history.trials]
+
+
+def test_steps_are_the_points_of_every_trial_once(mixed: History) -> None:
+    found = cells(frames.steps(mixed))
+    points = list(views.points(mixed))
+    assert len(points) == len(found["step"]) > 20
+    for name in ("trial", "step", "attempt"):
+        assert found[name] == [point[name] for point in points]
+    for name in ("score", "loss", "=cost"):
+        assert found[f"metrics.{name}"] == [point[name] for point in points]
+    assert None in found["metrics.loss"]  # it was not finite
+
+
+def test_a_frame_has_a_type_for_each_column(mixed: History) -> None:
+    types = {name: str(kind) for name, kind in frames.frame(frames.trials(mixed)).dtypes.items()}
+    assert types["trial"] == types["config.model.layers"] == types["config.seed"] == "int64"
+    assert types["step"] == types["config.warmup"] == "Int64"  # missing in some rows
+    assert types["value"] == types["config.lr"] == types["config.momentum"] == types["metrics.loss"] == "float64"
+    assert types["config.optimizer"] == types["state"] == "str" or types["state"] == "object"  # pandas 3, pandas 2
+    assert types["config.mixed"] == "object"
+    assert types["started"].startswith("datetime64[")
+    assert types["started"].endswith("UTC]")
+    empty = frames.frame(frames.trials(exported.empty()))
+    assert empty.empty
+    assert str(empty.dtypes["config.lr"]) == "float64"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([True, False], "truth"), ([1, 2], "whole"), ([1, 2.5], "number"), (["a", "b"], "text"), ([1, "a"], "any"),
+        ([True, 1], "any"), ([[1], [2]], "any"), ([2**70, 1], "any"),
+    ],
+)
+def test_the_type_of_a_choice_is_that_of_its_values(values: list[Any], kind: str) -> None:
+    history = exported.history(lambda config, step: {"score": step}, space={"x": {"choice": values}}, trials=3, schedule="fifo")
+    table = frames.trials(history)
+    assert next(column.kind for column in table if column.name == "config.x") == kind
+    assert list(frames.frame(table)["config.x"]) == [trial.config["x"] for trial in history.trials]
+
+
+def test_csv_is_rfc_4180_and_numbers_come_back_as_they_were(mixed: History) -> None:
+    data = files.csv_bytes(frames.trials(mixed))
+    assert data.count(b"\r\n") == len(mixed.trials) + 1
+    head, *rows = read(data)
+    assert len({len(row) for row in [head, *rows]}) == 1
+    place = head.index("config.lr")
+    assert [float(row[place]) for row in rows] == [trial.config["lr"] for trial in mixed.trials]
+    mixed_place = head.index("config.mixed")
+    written = {json.dumps(trial.config["mixed"]): row[mixed_place] for trial, row in zip(mixed.trials, rows, strict=True)}
+    assert written.get("[1, 2]", "[1, 2]") == "[1, 2]"
+    assert written.get("true", "true") == "true"
+    assert len(written) > 3
+    assert {row[head.index("step")] for row in rows} <= {"", *map(str, range(1, 10))}
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =cmd|' /C calc'!A0", "\uff1d1", "\n=1"])
+def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
+    table = [frames.Column(name=text, kind="text", cells=[text, "fine", None]), frames.Column(name="n", kind="number", cells=[-1.5] * 3)]
+    (head, number), (cell, minus), (fine, _), (nothing, _) = read(files.csv_bytes(table))
+    assert head.startswith("'")
+    assert head[1:] == text == cell[1:]
+    assert cell.startswith("'")
+    assert (fine, nothing, minus, number) == ("fine", "", "-1.5", "n")
+
+
+def test_no_text_is_a_command_for_a_terminal() -> None:
+    column = frames.Column(name="x", kind="text", cells=["\x1b[31mred\x07\x9b1m", 'two\nlines, "quoted", é ✓'])
+    data = files.csv_bytes([column])
+    assert read(data)[1:] == [["\\x1b[31mred\\x07\\x9b1m"], ['two\nlines, "quoted", é ✓']]
+    assert b"\x1b" not in data
+
+
+def test_what_user_code_said_is_harmless_in_the_file_that_the_command_writes(state: Path, tmp_path: Path) -> None:
+    done = regrow("trials", "kinds", tmp_path / "t.csv", "--csv", "--state", state)
+    assert done.exit_code == 0
+    assert "10 trials" in done.output
+    head, *rows = read((tmp_path / "t.csv").read_bytes())
+    assert "ValueError: =1+1\\x1b[31m" in [row[head.index("reason")] for row in rows]
+    assert "metrics.=cost" in head
+    printed = regrow("trials", "kinds", "--csv", "--state", state)
+    assert printed.stdout_bytes == (tmp_path / "t.csv").read_bytes()
+
+
+def test_parquet_has_the_types_of_the_frame(state: Path, tmp_path: Path, mixed: History) -> None:
+    assert regrow("trials", "kinds", tmp_path / "t.parquet", "--parquet", "--state", state).exit_code == 0
+    found = pd.read_parquet(tmp_path / "t.parquet")
+    expected = frames.frame(frames.trials(mixed))
+    assert list(found.columns) == list(expected.columns)
+    assert str(found.dtypes["config.warmup"]) == "Int64"
+    assert found["config.lr"].tolist() == expected["config.lr"].tolist()
+    assert found["started"].tolist() == expected["started"].tolist()
+    assert [json.loads(v) if isinstance(v, str) else None for v in found["config.mixed"]] == expected["config.mixed"].tolist()
+    assert regrow("trials", "kinds", tmp_path / "s.parquet", "--parquet", "--history", "--state", state).exit_code == 0
+    assert len(pd.read_parquet(tmp_path / "s.parquet")) == len(list(views.points(mixed)))
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, mixed: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("before")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(UserError, match="No space left on device"):
+            files.write_csv(frames.trials(mixed), path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    files.write_csv(frames.trials(mixed), path)
+    assert path.read_text().startswith("trial,")
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_mask()
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--csv", "--parquet"], "exclude each other"),
+        (["--csv", "--json"], "exclude each other"),
+        (["--parquet"], "name a file"),
+        (["t.csv"], "a file goes with --csv or --parquet"),
+        (["nowhere/t.csv", "--csv"], "nowhere/t.csv cannot be written: No such file or directory"),
+        ([".", "--csv"], "is a folder"),
+    ],
+)
+def test_a_mistake_with_tables_is_said_in_a_line(words: list[str], said: str, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = regrow("trials", "kinds", *words, "--state", state)
+    assert isinstance(done.exception, UserError)
+    assert said in str(done.exception)
+
+
+# ---- TensorBoard ----------------------------------------------------------------------------------------------------
+
+
+def runs(folder: Path) -> dict[str, EventAccumulator]:
+    """What TensorBoard reads, by run."""
+    found = {}
+    for run in sorted(path for path in folder.iterdir() if path.is_dir()):
+        found[run.name] = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    return found
+
+
+def plugin(run: EventAccumulator, tag: str) -> Any:
+    """One of the messages for the HParams page."""
+    return run.SummaryMetadata(tag).plugin_data.content
+
+
+def test_each_trial_is_a_run_with_every_point_once_at_its_time(mixed: History, tmp_path: Path) -> None:
+    assert tensorboard.write(mixed, tmp_path / "tb") == len(mixed.trials)
+    found = runs(tmp_path / "tb")
+    assert list(found) == [task_name(trial.number) for trial in mixed.trials]
+    for trial in mixed.trials:
+        run = found[task_name(trial.number)]
+        for name in ("score", "loss", "=cost") if trial.rows else ():
+            points = [(e.wall_time, e.step, e.value) for e in run.Scalars(name)]
+            assert [p[:2] for p in points] == [(row.t, row.step) for row in trial.rows]
+            for (_, _, value), row in zip(points, trial.rows, strict=True):
+                expected = row.metrics[name]
+                assert math.isnan(value) if expected is None else value == pytest.approx(expected, rel=1e-6)
+        if trial.best is not None:
+            (best,) = run.Scalars("best/score")
+            assert (best.step, best.value) == (trial.best[1], pytest.approx(trial.best[0], rel=1e-6))
+
+
+def test_the_hparams_page_is_told_domains_values_states_and_metrics(mixed: History, tmp_path: Path) -> None:
+    tensorboard.write(mixed, tmp_path / "tb")
+    found = runs(tmp_path / "tb")
+    experiment = metadata.parse_experiment_plugin_data(plugin(found["trial-0000"], metadata.EXPERIMENT_TAG))
+    told = {info.name: info for info in experiment.hparam_infos}
+    assert list(told) == [name for name in CONFIG if name != "seed"]  # it is the same in all
+    assert (told["lr"].domain_interval.min_value, told["lr"].domain_interval.max_value) == (1e-4, 1e-1)
+    assert [value.string_value for value in iter(told["optimizer"].domain_discrete.values)] == ["sgd", "adam"]
+    assert told["mixed"].type == api_pb2.DATA_TYPE_STRING
+    assert [m.name.tag for m in experiment.metric_infos] == ["best/score", "score", "=cost", "loss"]
+    states = {"done": api_pb2.STATUS_SUCCESS, "stopped": api_pb2.STATUS_SUCCESS, "failed": api_pb2.STATUS_FAILURE}
+    for trial in mixed.trials:
+        run = found[task_name(trial.number)]
+        start = metadata.parse_session_start_info_plugin_data(plugin(run, metadata.SESSION_START_INFO_TAG))
+        assert start.hparams["lr"].number_value == trial.config["lr"]
+        assert ("momentum" in start.hparams) == (trial.config["optimizer"] == "sgd")
+        if trial.attempts:
+            end = metadata.parse_session_end_info_plugin_data(plugin(run, metadata.SESSION_END_INFO_TAG))
+            assert end.status == states.get(trial.state.value, api_pb2.STATUS_RUNNING)
+
+
+def test_what_a_schedule_changed_is_a_curve(tmp_path: Path) -> None:
+    history = exported.history(schedule={"pbt": {"perturbation_interval": 3}}, trials=8)
+    tensorboard.write(history, tmp_path / "tb")
+    found = runs(tmp_path / "tb")
+    changed = [trial for trial in history.trials if any(c.config["lr"] != trial.proposed["lr"] for c in trial.changes)]
+    assert changed
+    for trial in changed:
+        curve = {e.step: e.value for e in found[task_name(trial.number)].Scalars("config/lr")}
+        assert list(curve) == [row.step for row in trial.rows]
+        for step, value in curve.items():
+            before = [c.config for c in trial.changes if c.step < step]
+            assert value == pytest.approx((before[-1] if before else trial.proposed)["lr"], rel=1e-6)
+
+
+def test_an_export_of_the_same_experiment_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    run = exported.simulation().run(most_events=40)
+    tensorboard.write(run.history, tmp_path / "tb")
+    first = len(runs(tmp_path / "tb")["trial-0000"].Scalars("score"))
+    run.run()
+    (tmp_path / "tb" / "trial-0000" / "events.out.tfevents.1.mine").write_bytes(b"")
+    tensorboard.write(run.history, tmp_path / "tb")
+    found = runs(tmp_path / "tb")
+    assert len(found) == 12
+    assert len(found["trial-0000"].Scalars("score")) == run.history.trials[0].step >= first
+    assert len(list((tmp_path / "tb" / "trial-0000").iterdir())) == 2  # ours once, and what is not ours
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(mixed: History, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty, and not an export of this experiment"):
+        tensorboard.write(mixed, tmp_path / "full")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
+    with pytest.raises(UserError, match="is a file"):
+        tensorboard.write(mixed, tmp_path / "full" / "notes.txt")
+    tensorboard.write(mixed, tmp_path / "tb")
+    (tmp_path / "tb" / tensorboard.MARK).write_text('{"id": "another"}')
+    with pytest.raises(UserError, match="holds the export of another experiment"):
+        tensorboard.write(mixed, tmp_path / "tb")
+    with pytest.raises(UserError, match="is no local folder"):
+        tensorboard.write(mixed, "s3://bucket/tb")
+
+
+@pytest.fixture
+def _without_tensorboardx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        for name in [n for n in sys.modules if n.startswith("tensorboardX.") or n == "regrow.infra.exports.tensorboard"]:
+            patch.delitem(sys.modules, name)
+        patch.setitem(sys.modules, "tensorboardX", None)
+        yield
+    importlib.import_module("regrow.infra.exports.tensorboard")
+
+
+@pytest.mark.usefixtures("_without_tensorboardx")
+def test_a_missing_tensorboardx_is_named_with_the_extra_that_has_it(state: Path, tmp_path: Path) -> None:
+    done = regrow("export", "kinds", "--tensorboard", tmp_path / "tb", "--state", state)
+    assert isinstance(done.exception, UserError)
+    assert "pip install 'regrow[tensorboard]'" in str(done.exception)
+    assert not (tmp_path / "tb").exists()
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_export_writes_a_study_and_says_how_to_open_it(state: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    done = regrow("export", "kinds", "--optuna", url, "--study-name", "mine", "--state", state)
+    assert done.exit_code == 0
+    assert f"optuna-dashboard {url}" in done.output
+    assert "study 'mine', 10 trials" in done.output
+    assert "note: normally distributed" in done.output
+    again = regrow("export", "kinds", "--optuna", url, "--study-name", "mine", "--state", state)
+    assert isinstance(again.exception, UserError)
+    assert "has a study 'mine' already" in str(again.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["kinds"], "say what to write"),
+        (["kinds", "--tensorboard", "tb", "--study-name", "s"], "--study-name goes with --optuna"),
+        (["nosuch", "--tensorboard", "tb"], "there is no experiment 'nosuch'"),
+    ],
+)
+def test_a_mistake_with_export_is_said_in_a_line(words: list[str], said: str, state: Path) -> None:
+    done = regrow("export", *words, "--state", state)
+    assert isinstance(done.exception, UserError)
+    assert said in str(done.exception)
+
+
+def test_an_interrupted_experiment_is_exported_as_it_stands(tmp_path: Path) -> None:
+    run = exported.simulation().run(most_events=60)
+    run.tell(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
+    history = run.run().history
+    assert "paused" in {trial.state.value for trial in history.trials}
+    tensorboard.write(history, tmp_path / "tb")
+    assert len(files.csv_bytes(frames.trials(history)).splitlines()) == len(history.trials) + 1
+
+
+def test_listing_trials_loads_none_of_the_heavy_libraries(state: Path) -> None:
+    code = (
+        "import sys\n"
+        "from regrow.cli.app import app\n"
+        "try:\n    app(['trials', 'kinds', '--csv', '--state', sys.argv[1]])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'pandas', 'optuna', 'plotly', 'tensorboardX', 'pyarrow', 'mlflow'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(state)], text=True, capture_output=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,362 @@
+"""What trials print: kept as objects whatever the store does, and read in order; taken from wherever it is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.infra.stores.local import LocalStore
+from regrow.infra.stores.memory import MemoryStore
+from regrow.infra.trial_logs import TrialLogs
+from regrow.search.events import encode as event_bytes
+from regrow.tasks import output
+from regrow.tasks.errors import UserError
+from regrow.tasks.output import Keeper, Line, decode, encode, key
+from regrow.tasks.ports import Store, Unavailable
+from tests.unit.lost_trial import TRACE, beginning, ending, loss, written
+
+
+def line(text: str, t: float = 1.0) -> Line:
+    return Line(t=t, stream="stdout", text=text)
+
+
+def texts(store: Store, trial: int, attempt: int) -> list[str]:
+    keys = sorted(store.list(output.prefix(trial, attempt)))
+    return [found.text for part in keys for found in decode(store.read(part))]
+
+
+class Moody(MemoryStore):
+    """A store that is away, slow, or loses the answers to its first writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = self.forgetful = False
+        self.open = threading.Event()
+        self.open.set()
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        """See Store."""
+        assert self.open.wait(20)
+        if self.away:
+            raise Unavailable(key, "it is away")
+        super().create(key, data)
+        if self.forgetful:
+            self.forgetful = False
+            raise Unavailable(key, "its answer was lost")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(output, "TICK_SECONDS", 0.02)
+
+
+def test_what_was_printed_is_in_the_store_when_the_end_has_been_awaited(tmp_path: Path) -> None:
+    store, keeper = LocalStore(tmp_path), Keeper()
+    kept = keeper.open(store, 3, 2)
+    lines = [line("one"), Line(t=2.5, stream="log", text="two\nlines \x1b[31m\x00", level="WARNING", logger="a.b")]
+    assert all(kept.add(one) for one in lines)
+    keeper.close(kept)
+    assert keeper.finish(10)
+    assert store.list("logs/") == ["logs/3/2/000001.jsonl"]
+    assert decode(store.read("logs/3/2/000001.jsonl")) == lines
+
+
+def test_an_attempt_that_prints_nothing_leaves_no_object() -> None:
+    store, keeper = MemoryStore(), Keeper()
+    keeper.close(keeper.open(store, 0, 1))
+    assert keeper.finish(10)
+    assert store.list("") == []
+
+
+def test_it_is_written_while_the_attempt_runs(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+    monkeypatch.setattr(output, "FIRST_SECONDS", 0.05)
+    store, keeper = MemoryStore(), Keeper()
+    kept = keeper.open(store, 0, 1)
+    for text in ("one", "two"):
+        kept.add(line(text))
+        await_texts(store, text)
+    assert texts(store, 0, 1) == ["one", "two"]
+    assert len(store.list("logs/0/1/")) == 2
+
+
+def await_texts(store: Store, last: str) -> None:
+    deadline = time.monotonic() + 10
+    while last not in texts(store, 0, 1):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_store_that_is_away_gets_everything_in_order_once_it_is_back(impatient: None) -> None:
+    store, keeper = Moody(), Keeper()
+    store.away = True
+    first = keeper.open(store, 0, 1)
+    first.add(line("one"))
+    keeper.close(first)
+    assert not keeper.finish(0.3)
+    second = keeper.open(store, 0, 2)
+    second.add(line("two"))
+    keeper.close(second)
+    store.away = False
+    assert keeper.finish(10)
+    assert (texts(store, 0, 1), texts(store, 0, 2)) == (["one"], ["two"])
+
+
+def test_a_write_whose_answer_was_lost_is_there_once(impatient: None) -> None:
+    store, keeper = Moody(), Keeper()
+    store.forgetful = True
+    kept = keeper.open(store, 0, 1)
+    kept.add(line("one"))
+    keeper.close(kept)
+    assert keeper.finish(10)
+    assert texts(store, 0, 1) == ["one"]
+
+
+def test_two_processes_with_the_same_attempt_lose_nothing_of_each_other() -> None:
+    store, keeper = MemoryStore(), Keeper()
+    store.create(key(0, 1, 1), encode([line("another's")]))
+    kept = keeper.open(store, 0, 1)
+    kept.add(line("ours"))
+    keeper.close(kept)
+    assert keeper.finish(10)
+    assert texts(store, 0, 1) == ["another's", "ours"]
+
+
+def test_an_attempt_does_not_wait_for_its_last_object() -> None:
+    store, keeper = Moody(), Keeper()
+    store.open.clear()
+    kept = keeper.open(store, 0, 1)
+    kept.add(line("one"))
+    started = time.monotonic()
+    keeper.close(kept)
+    assert time.monotonic() - started < 1.0
+    assert not keeper.finish(0.2)
+    store.open.set()
+    assert keeper.finish(10)
+
+
+def test_too_much_is_cut_with_a_word_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "MOST_BYTES", 3000)
+    monkeypatch.setattr(output, "PART_BYTES", 500)
+    store, keeper = MemoryStore(), Keeper()
+    kept = keeper.open(store, 0, 1)
+    taken = [kept.add(line(f"{n:0100d}")) for n in range(100)]
+    assert taken == [True] * 18 + [False] * 82
+    keeper.close(kept)
+    assert keeper.finish(10)
+    found = texts(store, 0, 1)
+    assert found[:18] == [f"{n:0100d}" for n in range(18)]
+    assert found[18:] == ["more than 0 MB: what comes now is not kept"]
+    assert len(store.list("logs/")) > 3
+
+
+def test_what_waits_for_a_store_is_bounded(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+    monkeypatch.setattr(output, "MOST_WAITING", 2000)
+    store, keeper = Moody(), Keeper()
+    store.away = True
+    for trial in range(10):
+        kept = keeper.open(store, trial, 1)
+        kept.add(line("x" * 500))
+        keeper.close(kept)
+    assert not keeper.finish(0.5)
+    store.away = False
+    assert keeper.finish(10)
+    kept_of = [trial for trial in range(10) if texts(store, trial, 1)]
+    assert kept_of == [7, 8, 9], "those that ended first went first"
+
+
+# ---- reading ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return LocalStore(tmp_path)
+
+
+def shown(logs: TrialLogs, now: float | None = None) -> list[tuple[int, str]]:
+    return [(attempt, found.text) for attempt, found in logs.new(now)]
+
+
+def test_attempts_are_told_in_order_with_how_they_began_and_ended(store: Store) -> None:
+    written(store, beginning(), loss(), ending())
+    store.create(key(0, 1, 1), encode([line("first")]))
+    for part in range(1, 12):
+        store.create(key(0, 2, part), encode([line(f"part {part}")]))
+    store.create(key(0, 10, 1), encode([line("of an attempt that no event names")]))
+    assert shown(TrialLogs(store, 0)) == [
+        (1, "attempt 1 on east, from the beginning"),
+        (1, "first"),
+        (1, "attempt 1 lost at step 1: it was killed"),
+        (2, "attempt 2 on west, goes on after step 1"),
+        *[(2, f"part {part}") for part in range(1, 12)],
+        (2, "attempt 2 done at step 3"),
+    ]
+    assert [attempt for attempt, _ in shown(TrialLogs(store, 0, 2))] == [2] * 13
+
+
+def test_the_traceback_of_a_failed_attempt_is_shown(store: Store) -> None:
+    written(store, beginning(), loss(), ending())
+    logs = TrialLogs(store, 1)
+    found = list(logs.new(None))
+    assert [(one.stream, one.text) for _, one in found] == [
+        ("regrow", "attempt 1 on west, from the beginning"),
+        ("traceback", TRACE),
+        ("regrow", "attempt 1 failed at step 0: ValueError: bad | luck"),
+    ]
+    assert logs.lines == 0
+    assert logs.over
+
+
+def test_following_tells_each_line_once_and_waits_for_last_words(store: Store) -> None:
+    log = written(store, beginning())
+    store.create(key(0, 1, 1), encode([line("first")]))
+    logs = TrialLogs(store, 0)
+    assert shown(logs, 3.0) == [(1, "attempt 1 on east, from the beginning"), (1, "first")]
+    assert shown(logs, 3.0) == []
+    log.append([event_bytes(event) for event in loss()])
+    assert shown(logs, 5.0) == [], "its last words may still come"
+    store.create(key(0, 1, 2), encode([line("last words")]))
+    assert shown(logs, 8.0) == [
+        (1, "last words"), (1, "attempt 1 lost at step 1: it was killed"), (2, "attempt 2 on west, goes on after step 1"),
+    ]
+    assert not logs.over
+    log.append([event_bytes(event) for event in ending()])
+    assert shown(logs, 20.0) == [(2, "attempt 2 done at step 3")]
+    assert logs.over
+
+
+def test_a_damaged_object_does_not_hide_the_others(store: Store) -> None:
+    written(store, beginning())
+    store.create(key(0, 1, 1), b"\x00 no JSON\n")
+    store.create(key(0, 1, 2), encode([line("second")]))
+    _, damaged, second = shown(TrialLogs(store, 0))
+    assert damaged[1].startswith("logs/0/1/000001.jsonl cannot be read")
+    assert second[1] == "second"
+
+
+@pytest.mark.parametrize(
+    ("trial", "attempt", "told"),
+    [(2, None, "there is no trial 2 in 'told'; it has the trials 0 to 1"), (0, 2, "there is no attempt 2 of trial 0; it has 1")],
+)
+def test_what_is_not_there_is_told(store: Store, trial: int, attempt: int | None, told: str) -> None:
+    written(store, beginning())
+    with pytest.raises(UserError, match=told):
+        TrialLogs(store, trial, attempt)
+
+
+# ---- taking in ----------------------------------------------------------------------------------------------------------
+
+PRINTS = r"""
+import ctypes, json, logging, multiprocessing, os, subprocess, sys, threading, warnings
+from regrow.tasks import capture
+from regrow.tasks.output import KEEPER, decode
+from regrow.infra.stores.memory import MemoryStore
+
+store, said, before = MemoryStore(), [], (sys.stdout, sys.stderr)
+say = lambda source, text, t: said.append(text)
+
+def user():
+    logging.getLogger().addHandler(logging.StreamHandler())  # prints what is taken as a record
+    print("printed")
+    print("to stderr", file=sys.stderr)
+    print("no end", end="")
+    print(" yet")
+    logging.getLogger("a.b").info("logged %d", 1)
+    apart = logging.getLogger("apart")
+    apart.propagate = False
+    apart.addHandler(logging.StreamHandler(sys.stderr))
+    apart.warning("a record that only its own handler is told")
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        logging.getLogger("a.b").exception("with a traceback")
+    for percent in range(0, 101, 20):
+        sys.stderr.write(f"\r{percent}%")
+    sys.stderr.write("\n1\r2\r3\n")
+    for _ in range(30_000):
+        sys.stderr.write("\rlong")
+    sys.stderr.write("\n")
+    thread = threading.Thread(target=print, args=("from a thread",))
+    thread.start()
+    thread.join()
+    os.write(1, "raw ä".encode() + b"\n")
+    sys.stdout.buffer.write(b"binary \xff\n")
+    sys.stdout.buffer.flush()
+    ctypes.CDLL(None).puts(b"from C")
+    ctypes.CDLL(None).fflush(None)
+    subprocess.run(["sh", "-c", "echo child; echo child error >&2"], check=True)
+    child = multiprocessing.get_context("fork").Process(target=print, args=("from a fork",))
+    child.start()
+    child.join()
+    ctypes.PyDLL(None).write(1, b"x" * 999 + b"\n", 1000)
+    for _ in range(200):  # holding Python's lock: a pipe would be full after 64
+        ctypes.PyDLL(None).write(2, b"y" * 999 + b"\n", 1000)
+    print("a lone surrogate \ud800 and \x1b[31m")
+    logging.basicConfig(force=True, level=logging.INFO, format="formatted: %(message)s")  # removes all other handlers
+    logging.getLogger("a.b").info("printed only")
+    print("the last line has no end", end="")
+
+with capture.CAPTURE.on():
+    print("between attempts: nobody's")
+    os.write(1, b"nobody's either\n")
+    with capture.kept_output(store, 0, 1, say):
+        user()
+    print("nobody's again")
+    with capture.kept_output(store, 1, 1, say):
+        print("the second trial")
+assert KEEPER.finish(20)
+assert (sys.stdout, sys.stderr) == before
+os.write(1, b"the descriptor is back\n")
+found = {t: [(l.stream, l.text, l.level, l.logger) for k in sorted(store.list(f"logs/{t}/")) for l in decode(store.read(k))] for t in (0, 1)}
+print(json.dumps({"found": found, "said": said}))
+"""
+
+
+@pytest.fixture(scope="module")
+def taken() -> dict[str, Any]:
+    """What a process of its own took in: here pytest has the descriptors."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS], env=buffered, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    assert first == "the descriptor is back"
+    result: dict[str, Any] = json.loads(last)
+    return result
+
+
+def test_all_that_is_printed_is_taken_once_and_by_the_attempt_that_printed_it(taken: dict[str, Any]) -> None:
+    found = [(stream, text) for stream, text, *_ in taken["found"]["0"]]
+    short = [one for one in found if len(one[1]) < 900]
+    assert sorted(short) == sorted(
+        [
+            ("stdout", "printed"), ("stderr", "to stderr"), ("stdout", "no end yet"), ("log", "logged 1"),
+            ("stderr", "a record that only its own handler is told"),
+            next(one for one in short if one[1].startswith("with a traceback\nTraceback")),
+            ("stderr", "100%"), ("stderr", "3"), ("stderr", "long"), ("stdout", "from a thread"), ("stdout", "raw ä"), ("stdout", "binary �"), ("stdout", "from C"),
+            ("stdout", "child"), ("stderr", "child error"), ("stdout", "from a fork"),
+            ("stdout", "a lone surrogate \\ud800 and \x1b[31m"), ("stdout", "the last line has no end"),
+            ("stderr", "formatted: printed only"),
+        ]
+    )
+    assert [one for one in found if len(one[1]) >= 900] == [("stdout", "x" * 999)] + [("stderr", "y" * 999)] * 200
+    assert [text for _, text, *_ in taken["found"]["1"]] == ["the second trial"]
+
+
+def test_records_keep_their_level_and_their_logger(taken: dict[str, Any]) -> None:
+    logged = [(level, logger) for stream, _, level, logger in taken["found"]["0"] if stream == "log"]
+    assert logged == [("INFO", "a.b"), ("ERROR", "a.b")]
+
+
+def test_what_was_printed_is_said_to_prefect_and_records_are_not_said_twice(taken: dict[str, Any]) -> None:
+    assert {"printed", "to stderr", "child", "from C", "the second trial"} <= set(taken["said"])
+    assert not [text for text in taken["said"] if "logged" in text or "nobody's" in text]
