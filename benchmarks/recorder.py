@@ -58,6 +58,9 @@ class Nobody:
     def remarks(self):
         return []
 
+    def pictures(self, names):
+        return {}
+
     def run_of(self, trial, attempt):
         return None, "nothing is recorded"
 

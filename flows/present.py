@@ -117,7 +117,7 @@ def _losses(history: History) -> list[str]:
                 )
     if not rows:
         return []
-    columns = ("trial", "attempt", "", "node", "at step", "why", "went on")
+    columns = ("trial", "attempt", "how", "node", "at step", "why", "went on")
     return ["## Lost and recovered", "", *_table(columns, rows[:MOST_TRIALS]), ""]
 
 

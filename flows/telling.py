@@ -70,13 +70,17 @@ class _Teller:
                 after = number
                 for line in lines:
                     self._take(decode(line))
-            last = last or self._over
-            if last or time.monotonic() >= quiet_until:
-                told = self._tell(last=last)
-                quiet_until = time.monotonic() + (TELL_SECONDS if told else AWAY_SECONDS)
-            if last:
+            if last or self._over:
+                self._tell_the_rest()
                 return
+            if time.monotonic() >= quiet_until:
+                quiet_until = time.monotonic() + (TELL_SECONDS if self._tell() else AWAY_SECONDS)
             self.done.wait(1.0)
+
+    def _tell_the_rest(self) -> None:
+        """Tries until the block of `told` has ended: the end of a sitting waits for a server that is away, too."""
+        while not self._tell(last=True) and not self.done.wait(1.0):
+            pass
 
     def _take(self, event: Any) -> None:
         if isinstance(event, Opened) and event.by == "driver":
@@ -89,7 +93,7 @@ class _Teller:
                 self._waiting.append(happening)
         self._over = isinstance(event, Closed)
 
-    def _tell(self, *, last: bool) -> bool:
+    def _tell(self, *, last: bool = False) -> bool:
         """Tells what waits; False if the server is away."""
         now = time.monotonic()
         if self._best is not None and (last or now - self._best_told >= PROGRESS_SECONDS):
@@ -122,7 +126,7 @@ class _Teller:
 
     def _log(self, told: Happening) -> LogCreate:
         return LogCreate(
-            name="regrow", level=told.level, message=told.line, timestamp=datetime.fromtimestamp(told.t, UTC),
+            name="regrow", level=told.level, message=told.line, timestamp=_when(told.t),
             flow_run_id=self._flow_run_id,
         )
 
@@ -136,7 +140,7 @@ class _Teller:
             related.append({**experiment, "prefect.resource.role": "experiment"})
         flow_run = {"prefect.resource.id": f"prefect.flow-run.{self._flow_run_id}", "prefect.resource.role": "flow-run"}
         return Event(
-            id=told.id, event=told.event, occurred=datetime.fromtimestamp(told.t, UTC), payload=told.payload,
+            id=told.id, event=told.event, occurred=_when(told.t), payload=told.payload,
             resource=Resource.model_validate(resource),
             related=[RelatedResource.model_validate(one) for one in (*related, flow_run)],
         )
@@ -155,6 +159,11 @@ class _Teller:
             )
             self._artifact = self._client.create_artifact(made).id
         self._shown = progress, standing
+
+
+def _when(t: float) -> Any:
+    """Seconds since the epoch as Prefect's models take it: their type for it is another class for each Python."""
+    return datetime.fromtimestamp(t, UTC)
 
 
 @contextmanager

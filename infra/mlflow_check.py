@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from regrow.tasks.errors import UserError
+from regrow.tasks.mlflow_port import shown
+
+__all__ = ["check", "shown"]
 
 SERVER_ADVICE: Final = (
     "Start that server, correct MLFLOW_TRACKING_URI, or unset it: then regrow records into a local file."
@@ -40,11 +43,6 @@ def check(tracking_uri: str, timeout_s: float) -> None:
             "is a folder, and MLflow no longer writes to folders",
             _USE_A_FILE,
         )
-
-
-def shown(tracking_uri: str) -> str:
-    """The URI without its password, for messages and logs."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", tracking_uri)
 
 
 def _error(tracking_uri: str, wrong: str, advice: str) -> UserError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from regrow.infra.mlflow_check import shown
@@ -19,12 +19,16 @@ from regrow.search.history import History
 
 REPORT_FILE = "report.html"
 FIGURES = ("optimization_history", "learning_curves")
-_SLOW_TO_IMPORT = ("regrow.infra.report", "regrow.infra.pictures", "matplotlib.backends.backend_agg")
+_SLOW_TO_IMPORT = (
+    "regrow.infra.report", "regrow.infra.pictures", "matplotlib.backends.backend_agg", "plotly.graph_objects",
+    "plotly.subplots", "plotly.offline", "optuna.importance", "sklearn.ensemble", "jinja2",
+)
 
 
-def warm_up() -> None:
-    """Imports what the last word takes (2 s of CPU), while the experiment still runs."""
+def warming_up() -> Iterator[None]:
+    """Imports what the last word takes (2 s of CPU), a module at each step, while the experiment still runs."""
     for module in _SLOW_TO_IMPORT:
+        yield
         try:
             importlib.import_module(module)
         except Exception as error:  # noqa: BLE001 - told when it is needed

@@ -52,40 +52,54 @@ def machine_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in found.items() if value}
 
 
-def best_tags(history: History, address: Callable[[str], str]) -> dict[str, str]:
-    """The best trial so far, its value and its checkpoint's address; "-" where there is none."""
-    best = history.trials[history.best] if history.best is not None else None
-    if best is None or best.best is None:
-        return dict.fromkeys(("regrow.best_trial", "regrow.best_value", "regrow.best_step", "regrow.best_checkpoint"), "-")
-    value, step = best.best
-    saved = best.checkpoint_at(step)
+Best = tuple[int, float, int]
+"""Number, value and step of the best trial."""
+
+
+def best_of(history: History) -> Best | None:
+    """The best trial so far."""
+    trial = history.trials[history.best] if history.best is not None else None
+    return None if trial is None or trial.best is None else (trial.number, *trial.best)
+
+
+def best_tags(best: Best | None, checkpoint: str | None) -> dict[str, str]:
+    """The best trial, its value and its checkpoint's address; "-" where there is none."""
+    number, value, step = ("-", "-", "-") if best is None else (str(best[0]), repr(best[1]), str(best[2]))
     return {
-        "regrow.best_trial": str(best.number), "regrow.best_value": repr(value), "regrow.best_step": str(step),
-        "regrow.best_checkpoint": "-" if saved is None else address(saved.manifest),
+        "regrow.best_trial": number, "regrow.best_value": value, "regrow.best_step": step,
+        "regrow.best_checkpoint": checkpoint or "-",
     }
 
 
-def note(history: History, address: Callable[[str], str]) -> str:
+def best_checkpoint(history: History, best: Best | None, address: Callable[[str], str]) -> str | None:
+    """The address of the best trial's checkpoint."""
+    saved = None if best is None else history.trials[best[0]].checkpoint_at(best[2])
+    return None if saved is None else address(saved.manifest)
+
+
+def standing(history: History) -> str:
+    """How far it is, in Markdown."""
+    counts = ", ".join(f"{count} {state}" for state, count in history.counts.items() if count)
+    status = "running" if history.closed is None else history.closed.status
+    again = f" Steps that had to be done again after losses: {history.lost_steps}." if history.lost_steps else ""
+    return f"{status.capitalize()}: {counts or 'no trial yet'}.{again}"
+
+
+def note(history: History, best: Best | None, checkpoint: str | None, stands: str) -> str:
     """The experiment in Markdown, as the description of the parent run."""
     spec, objective = history.spec, history.objective
     aim = "highest" if objective.mode == "max" else "lowest"
     how = f"search `{chosen(spec.search)}`, schedule `{chosen(spec.schedule)}`"
     steps = "" if spec.max_steps is None else f", up to {spec.max_steps} steps each"
     lines = [f"**{spec.name}**: the {aim} `{objective.name}` of {history.total} trials{steps} ({how})."]
-    best = history.trials[history.best] if history.best is not None else None
-    if best is not None and best.best is not None:
-        value, step = best.best
-        lines += ["", f"**Best: trial {best.number}, {objective.name} = {value:.6g} at step {step}**", "", "````yaml"]
-        config = spec.space.nest(history.path(best.number, step)[-1])
+    if best is not None:
+        number, value, step = best
+        lines += ["", f"**Best: trial {number}, {objective.name} = {value:.6g} at step {step}**", "", "````yaml"]
+        config = spec.space.nest(history.path(number, step)[-1])
         lines += [yaml.safe_dump(config, sort_keys=False, allow_unicode=True).rstrip().replace("````", "'''"), "````"]
-        if (saved := best.checkpoint_at(step)) is not None:
-            lines += [f"Its checkpoint: `{address(saved.manifest)}`"]
-    counts = ", ".join(f"{count} {state}" for state, count in history.counts.items() if count)
-    status = "running" if history.closed is None else history.closed.status
-    lines += ["", f"{status.capitalize()}: {counts or 'no trial yet'}."]
-    if history.lost_steps:
-        lines += [f"Steps that had to be done again after losses: {history.lost_steps}."]
-    return "\n".join(lines)
+        if checkpoint is not None:
+            lines += [f"Its checkpoint: `{checkpoint}`"]
+    return "\n".join([*lines, "", stands])
 
 
 def spec_file(spec: Mapping[str, Any]) -> bytes:

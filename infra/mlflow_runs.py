@@ -54,10 +54,10 @@ class Runs:
         self._rows: dict[int, list[Row]] = {}
         self._dirty: dict[int, None] = {}
         self._parent = False
-        self._seen: dict[str, str] = {}
-        """The parent's tags that change with its trials, as they were at the last event that the parent run tells of."""
-        self._best: tuple[int, float, int] | None = None
-        """Number, value and step of the best trial."""
+        self._best: mlflow_parent.Best | None = None
+        self._standing = ""
+        """How far the experiment was when it was last opened or closed, in words; and its best trial's checkpoint then."""
+        self._checkpoint: tuple[mlflow_parent.Best | None, str | None] = None, None
         self._files: dict[str, bytes] = {}
         """Artifacts of the parent run that are due."""
         self._environments: list[dict[str, Any]] = []
@@ -101,13 +101,13 @@ class Runs:
                 self._rows.setdefault(event.trial, []).extend(event.rows)
             case _:
                 pass
-        leader = self.history.trials[self.history.best] if self.history.best is not None else None
-        best = (leader.number, *leader.best) if leader is not None and leader.best is not None else None
+        best = mlflow_parent.best_of(self.history)
         if told or best != self._best:
-            # A snapshot: what MLflow ends up with must not depend on when it was written.
             self._best, self._parent = best, True
-            self._seen = mlflow_parent.best_tags(self.history, self._address)
-            self._seen[mlflow_parent.NOTE_TAG] = mlflow_parent.note(self.history, self._address)
+        if told:
+            # Kept, as what MLflow ends up with must not depend on when it was written.
+            self._standing = mlflow_parent.standing(self.history)
+            self._checkpoint = best, mlflow_parent.best_checkpoint(self.history, best, self._address)
 
     def take(self) -> list[RunUpdate]:
         """The updates since the last call, the parent run first."""
@@ -223,7 +223,9 @@ class Runs:
         tags["regrow.state"] = "running" if closed is None else closed.status
         if history.opened is not None and history.opened.flow_run:
             tags["regrow.flow_run"] = history.opened.flow_run
-        tags |= self._seen
+        checkpoint = self._checkpoint[1] if self._checkpoint[0] == self._best else None
+        tags |= mlflow_parent.best_tags(self._best, checkpoint)
+        tags[mlflow_parent.NOTE_TAG] = mlflow_parent.note(history, self._best, checkpoint, self._standing)
         return RunUpdate(
             key=PARENT, name=spec.name, start_ms=_ms(history.t_created), parent=True, tags=tags, status=status,
             params=mlflow_parent.settings(spec.to_json()), metrics=(), artifacts=dict(self._files),

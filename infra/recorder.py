@@ -120,7 +120,7 @@ class Recorder:
         while not (self._hurry.is_set() or self._done.is_set() or _is_under_way(segments)):
             segments += self._follow(segments[-1][0] if segments else 0)
         sink = self._opened(segments)
-        cursor, warm = sink.load().cursor or 0, False
+        cursor, warming = sink.load().cursor or 0, mlflow_ending.warming_up()
         while not self._done.is_set():
             for number, lines in segments:
                 for line in lines:
@@ -133,9 +133,8 @@ class Recorder:
             self._answer(sink, runs)
             if after > self._written:
                 self._note(None, written=after)
-            if not (warm or self._draining):
-                mlflow_ending.warm_up()
-                warm = True
+            if not self._draining:
+                next(warming, None)  # a little at a time: what is reported meanwhile does not wait long
             self._hurry.wait(GATHER_SECONDS)
             segments = self._follow(after)
 

@@ -226,14 +226,23 @@ def _environment(history: History) -> Iterator[dict[str, Any]]:
         known.setdefault("packages", opened.versions)
     plain = {name: value for name, value in known.items() if not isinstance(value, dict)}
     if plain:
-        yield {"title": "", "rows": [(name, _said(value)) for name, value in plain.items()], "folded": False}
+        yield {"title": "", "rows": [_row(name, value) for name, value in plain.items()], "folded": False}
     for name, group in known.items():
         if isinstance(group, dict) and group:
-            rows = [(key, _said(value)) for key, value in group.items()]
+            rows = [_row(key, value) for key, value in group.items()]
             yield {"title": name, "rows": rows, "folded": len(rows) > 12}
 
 
+def _row(name: str, value: Any) -> tuple[str, str]:
+    """A name and a value as people write them."""
+    if name.endswith("_bytes") and isinstance(value, int | float):
+        return name.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"
+    return name, _said(value)
+
+
 def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(_said, value))
     return "unknown" if value is None else str(value) if not isinstance(value, dict) else json.dumps(value, ensure_ascii=False)
@@ -249,6 +258,9 @@ def _commands(history: History, places: Places, *, alive: bool) -> Iterator[tupl
     else:
         yield "More trials", places.command("resume", name, f"--trials {history.total + max(10, history.total // 2)}")
     yield "Every trial, or every step of each", places.command("trials", name, "--history")
+    printed = history.best if history.best is not None else max((t.number for t in history.trials), default=None)
+    if printed is not None:
+        yield f"What trial {printed} printed", places.command("logs", name, str(printed))
     yield "All trials and metrics in MLflow, all runs and logs in Prefect", places.command("ui", name)
     yield "Recompute every decision from the log and compare", places.command("verify", name)
     yield "This report anew", places.command("report", name)

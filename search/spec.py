@@ -279,7 +279,7 @@ def _is_path(choice: Named) -> bool:
 
 
 warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning)
-"""Pydantic warns of a field that hides an attribute of its base. This one is ABCMeta's, for classes: nobody asks a Spec for it."""
+"""Pydantic warns of a field that hides an attribute of its base; this one is of classes (ABCMeta): nobody asks a Spec for it."""
 
 
 class Spec(_Part):

@@ -163,6 +163,8 @@ class _Descriptor:
             self._read += len(data)
             for line in self._lines.add(self._decoder.decode(data)):
                 wanted = printed(self._name, line, time.time())
+            if not wanted:
+                break  # it may print faster than this reads
         if not wanted and size:
             os.ftruncate(handle, 0)
             self._read = 0

@@ -12,13 +12,13 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from regrow.tasks.mlflow_import import when_imported
-from regrow.tasks.mlflow_port import Records, Tracked
+from regrow.tasks.mlflow_port import Records, Tracked, shown
 
 _LOG = logging.getLogger("regrow.trial")
 PATIENCE_SECONDS = 60.0
@@ -69,7 +69,7 @@ class Calls:
                     try:
                         self.active = self._activate(self.tracked)
                     except Exception as error:  # noqa: BLE001 - MLflow's own are many
-                        self.tracked, why = None, str(error).strip().partition("\n")[0]
+                        self.tracked, why = None, shown(str(error)).strip().partition("\n")[0]
                 self._sought = True
                 if self.tracked is None:
                     self._throw_away(why)
@@ -137,9 +137,9 @@ def own_calls(
     `system_metrics`: also imports mlflow and has its monitor record the machine's load in that run.
     """
     global _current  # noqa: PLW0603 - what MLflow's functions, replaced once a process, look at
+    settings = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     before = {name: os.environ.get(name) for name in (_ARTIFACT_ROOT, "MLFLOW_EXPERIMENT_ID", "MLFLOW_TRACKING_URI")}
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(settings)
     calls = Calls(records, lease, scratch, reported)
     outer, _current = _current, calls
     undo: list[Callable[[], None]] = []
@@ -148,7 +148,7 @@ def own_calls(
         with when_imported(lambda: undo.append(_begin(calls))):
             if monitor is not None:
                 # Not in a thread: two that import the same thing may wait for each other for good.
-                importlib.import_module("mlflow.system_metrics.system_metrics_monitor")
+                monitor.prepare()
                 monitor.start()
             yield
     finally:
@@ -157,18 +157,34 @@ def own_calls(
         for step in undo:
             step()
         _current = outer
-        for name, old in before.items():
-            if old is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = old
+        _put_back(before | dict.fromkeys(settings))
+
+
+@contextmanager
+def _variables(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        _put_back(before)
+
+
+def _put_back(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager
 def nowhere() -> Iterator[None]:
     """Within the block MLflow's calls lead to a place that is thrown away: a module that is only looked at may make some."""
+    # What MLflow says at its first use is not about anything that stays.
+    quiet = {"MLFLOW_LOGGING_LEVEL": os.environ.get("MLFLOW_LOGGING_LEVEL", "WARNING")}
     temporary = tempfile.TemporaryDirectory(prefix="regrow-mlflow-", ignore_cleanup_errors=True)
-    with temporary as scratch, own_calls(None, (0, 0), Path(scratch), reported=tuple):
+    with temporary as scratch, _variables(quiet), own_calls(None, (0, 0), Path(scratch), reported=tuple):
         yield
 
 
@@ -239,8 +255,18 @@ class _Monitor(threading.Thread):
         self._ended = threading.Event()
         self._monitor: Any = None
 
+    def prepare(self) -> None:
+        """Imports what it takes."""
+        try:
+            importlib.import_module("mlflow.system_metrics.system_metrics_monitor")
+        except ImportError as error:
+            self._ended.set()
+            _LOG.warning("system metrics are not recorded: %s (`pip install psutil`)", error)
+
     def run(self) -> None:
         """See Thread."""
+        if self._ended.is_set():
+            return
         try:
             from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 

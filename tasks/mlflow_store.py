@@ -19,6 +19,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service import utils
 
 from regrow.tasks import mlflow_calls
+from regrow.tasks.mlflow_port import shown
 
 if TYPE_CHECKING:
     from regrow.tasks.mlflow_calls import Calls
@@ -127,7 +128,7 @@ class _Guard:
 
     def _away(self, error: Exception) -> None:
         self._quiet_until = time.monotonic() + QUIET_SECONDS
-        first = str(error).strip().partition("\n")[0]
+        first = shown(str(error)).strip().partition("\n")[0]
         self._tell("", f"MLflow is away, and what the trainable logs to it meanwhile is lost: {first}")
 
     def _tell(self, about: str, line: str) -> None:

@@ -21,11 +21,9 @@ from regrow.cli.live.layout import compose
 from regrow.infra.places import Places, read_events
 
 WIDTH, HEIGHT = 118, 36
-THEME = TerminalTheme(
-    (22, 27, 34), (201, 209, 217),
-    [(72, 79, 88), (255, 123, 114), (63, 185, 80), (210, 153, 34), (88, 166, 255), (188, 140, 255), (57, 197, 207), (177, 186, 196)],
-    [(110, 118, 129), (255, 161, 152), (86, 211, 100), (227, 179, 65), (121, 192, 255), (210, 168, 255), (86, 212, 221), (255, 255, 255)],
-)
+DULL = "484f58 ff7b72 3fb950 d29922 58a6ff bc8cff 39c5cf b1bac4"
+BRIGHT = "6e7681 ffa198 56d364 e3b341 79c0ff d2a8ff 56d4dd ffffff"
+BACKGROUND, FOREGROUND = "161b22", "c9d1d9"
 
 
 def main(state: str, name: str, seconds: float) -> None:
@@ -41,7 +39,13 @@ def main(state: str, name: str, seconds: float) -> None:
     for line in compose(board, width=WIDTH - 1, height=HEIGHT, now=now, signs=Signs()):
         console.print(line, no_wrap=True, overflow="crop")
     console.print()
-    print(console.export_svg(title=f"regrow run {name}.yaml", theme=THEME, code_format=_format()))
+    dull, bright = ([_rgb(code) for code in codes.split()] for codes in (DULL, BRIGHT))
+    theme = TerminalTheme(_rgb(BACKGROUND), _rgb(FOREGROUND), dull, bright)
+    print(console.export_svg(title=f"regrow run {name}.yaml", theme=theme, code_format=_format()))
+
+
+def _rgb(code: str) -> tuple[int, int, int]:
+    return int(code[:2], 16), int(code[2:4], 16), int(code[4:], 16)
 
 
 def _format() -> str:

@@ -65,24 +65,33 @@ def of_mlflow(browser: Any, folder: Path) -> None:
         assert ui.stdout is not None
         said = iter(ui.stdout.readline, "")
         address = next(m[1] for line in said if (m := re.match(r"MLflow: +(\S+)", line)))
-        page = browser.new_page(viewport={"width": 1440, "height": 860})
-        page.goto(address, wait_until="networkidle")
-        assistant = page.locator("xpath=//*[text()='MLflow Assistant']/ancestor::*[.//button][1]//button").last
-        if assistant.is_visible():
-            assistant.click()  # its panel, which MLflow opens by itself, has nothing to do with the experiment
-        page.wait_for_timeout(4000)  # its charts are drawn one by one, and nothing says when the last one is
-        page.screenshot(path=IMAGES / "mlflow.png")
-        page.close()
+        trials_page(browser, address)
     finally:
         ui.send_signal(signal.SIGINT)
         ui.wait()
+
+
+def trials_page(browser: Any, address: str) -> None:
+    """MLflow's page at this address, when it has drawn everything."""
+    page = browser.new_page(viewport={"width": 1440, "height": 860})
+    page.set_default_timeout(120_000)
+    page.goto(address)
+    page.wait_for_selector("text=trial-00")
+    # Its assistant's panel, which MLflow opens by itself, has nothing to do with the experiment.
+    page.wait_for_selector("text=Ask questions about your")
+    page.locator("xpath=//*[text()[.='MLflow Assistant']]/ancestor::*[.//button][1]//button").last.click()
+    page.wait_for_selector("text=Ask questions about your", state="hidden")
+    page.wait_for_selector(".js-plotly-plot .main-svg")
+    page.wait_for_timeout(3000)  # its charts take their places one by one, and nothing says when the last one has
+    page.screenshot(path=IMAGES / "mlflow.png")
+    page.close()
 
 
 def of_report(browser: Any, folder: Path) -> None:
     """The head of the report with its first figures."""
     file = folder / "digits.html"
     subprocess.run([*REGROW, "report", "digits"], cwd=folder, check=True)
-    page = browser.new_page(viewport={"width": 1280, "height": 1420}, color_scheme="light")
+    page = browser.new_page(viewport={"width": 1280, "height": 1440}, color_scheme="light")
     page.goto(file.as_uri())
     page.wait_for_selector("svg.main-svg, canvas")
     page.wait_for_timeout(1500)

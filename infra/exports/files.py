@@ -54,8 +54,10 @@ def _cells(column: Column) -> Iterator[str]:
             written: Callable[[Any], str] = _time
         case "text" | "any":
             written = _text
-        case _:
+        case "truth":
             written = json.dumps
+        case _:
+            written = repr
     return ("" if cell is None else written(cell) for cell in column.cells)
 
 

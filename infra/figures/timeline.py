@@ -109,8 +109,11 @@ def figure(history: History) -> Figure | None:
             "range": [top - 0.4, -0.6], "showgrid": False, "title": {"text": "node"},
         },
     )
-    note = "" if drawn is bars else f"{len(bars):,} attempts: short ones that follow each other and ended alike are one bar."
-    return finished(made, height=min(900, max(260, 140 + 24 * top)), note=note, min_width=480)
+    notes = [] if drawn is bars else [f"{len(bars):,} attempts: short ones that follow each other and ended alike are one bar."]
+    never = sum(a.t_began is None and a.outcome is not None for trial in history.trials for a in trial.attempts)
+    if never:
+        notes.append(f"Not drawn: {never:,} attempt{'' if never == 1 else 's'} that ended before beginning on a node.")
+    return finished(made, height=min(900, max(260, 140 + 24 * top)), note=" ".join(notes), min_width=480)
 
 
 def _span(history: History, attempt: Attempt) -> tuple[float, float]:

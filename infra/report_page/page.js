@@ -51,7 +51,7 @@
   const table = document.getElementById("table"), body = table.tBodies[0], head = table.tHead;
   const search = document.getElementById("search"), shown = document.getElementById("shown");
   const sentinel = document.getElementById("sentinel");
-  const columns = data.columns, AT_A_TIME = 60;
+  const columns = data.columns, AT_A_TIME = 60, top = $("tr");
   const words = data.trials.map((t) => [
     `trial ${t.cells[0]}`, ...t.cells.slice(1).map(short), ...t.attempts.flatMap((a) => [a.node, a.outcome, a.cause, a.message]),
   ].join(" ").toLowerCase());
@@ -119,7 +119,7 @@
       } else {
         const text = column.kind === "seconds" ? time(value) : short(value);
         const cell = $("td", text, { class: column.number ? "num" : "cut" });
-        if (!column.number && text.length > 24) cell.title = text;
+        if (text.length > 12) cell.title = text;
         row.append(cell);
       }
     });
@@ -134,7 +134,13 @@
   const fill = () => {
     body.replaceChildren();
     written = 0;
+    table.classList.remove("fixed");
+    for (const cell of top.children) cell.style.width = "";
     more(AT_A_TIME);
+    // As wide as the first rows need: else each row that comes as one scrolls would lay out all of them anew.
+    const widths = Array.from(top.children, (cell) => cell.getBoundingClientRect().width);
+    widths.forEach((width, place) => { top.children[place].style.width = `${Math.ceil(width) + 2}px`; });
+    table.classList.add("fixed");
     shown.textContent = order.length === data.trials.length ? `${order.length} trials` : `${order.length} of ${data.trials.length} trials`;
   };
   const arrange = () => {
@@ -143,7 +149,6 @@
     order.sort(compare);
     fill();
   };
-  const top = $("tr");
   columns.forEach((column, place) => {
     const cell = $("th", null, { scope: "col", "aria-sort": "none", class: column.number ? "num" : "" });
     const button = $("button", column.title, { type: "button" });

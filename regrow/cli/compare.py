@@ -80,7 +80,8 @@ def _outcomes(view: dict[str, Any], labels: Sequence[str]) -> Table:
     _row(table, "slot-hours", [f"{span:.3g}" for span in hours], _first(hours, "min"))
     if any(one["cost"] is not None for one in found):
         money = [one["cost"] for one in found]
-        _row(table, "cost", ["" if price is None else f"{price:,.2f}" for price in money], _first(money, "min"))
+        least_cost = [] if None in money else _first(money, "min")
+        _row(table, "cost", ["" if price is None else f"{price:,.2f}" for price in money], least_cost)
     return table
 
 

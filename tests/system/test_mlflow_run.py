@@ -28,14 +28,14 @@ AUTOLOG = """
 import os, signal, time
 
 import mlflow
-import numpy as np
-from sklearn.linear_model import LogisticRegression
-
 mlflow.set_experiment("a script's own")
 mlflow.autolog(silent=True)
 
 
 def train(trial):
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+
     x = np.random.default_rng(0).normal(size=(60, 3))
     y = (x[:, 0] > 0).astype(int)
     mlflow.log_params({"who": trial.number, "attempt": trial.attempt})
@@ -80,7 +80,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             "auto", train=AUTOLOG, space={"C": {"uniform": [0.1, 1.0]}, "deep": {"kind": {"choice": ["a", "b"]}}}, max_steps=4,
             checkpoint={"every_steps": 2}, register="best-of-auto", mlflow={"experiment": "Ours"},
         )
-        said = desk.run("run", file).stdout
+        process = desk.start("run", file)
+        said, _ = process.communicate(timeout=500)  # three processes import MLflow and scikit-learn at once
+        assert process.returncode == 0, said
         places = Places.at(str(desk.folder / ".regrow"))
         yield Ended(desk=desk, places=places, client=MlflowClient(places.mlflow_uri), said=said)
 

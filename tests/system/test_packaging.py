@@ -70,6 +70,8 @@ def test_a_wheel_holds_every_module_once_and_nothing_else(built: Path, source: P
         names = archive.namelist()
     assert {name for name in names if name.endswith(".py")} == modules(source)
     assert "regrow/py.typed" in names
+    page = {f"regrow/infra/report_page/{name}" for name in ("page.html.j2", "style.css", "page.js")}
+    assert page <= set(names), "the report is made of them"
     assert [name for name in names if not name.startswith(("regrow/", "regrow-"))] == []
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -16,8 +16,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
+from regrow.infra.figures import KINDS
 from tests.system.conftest import Desk, desk_in
-from tests.system.hosts import RayCluster
+from tests.system.hosts import RayCluster, await_
+from tests.system.test_report_page import Reader
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 """Kept for people: what the pages looked like in this run."""
@@ -29,7 +31,7 @@ plots => plots.map(plot => plot.data.map(trace => ({
 """
 """What Plotly drew: MLflow's charts and the report's figures are both made with it."""
 
-TRIALS, STEPS = 8, 9
+TRIALS, STEPS = 10, 9
 TRAIN = """
 import math, time
 
@@ -37,7 +39,7 @@ import math, time
 def train(trial):
     rate, wide = trial.config["rate"], {"narrow": 0.8, "wide": 1.0}[trial.config["kind"]]
     for step in trial.steps():
-        time.sleep(0.25)
+        time.sleep(0.4)
         loss = math.exp(-rate * step * wide)
         print(f"step {step}: loss {loss:.4f}")
         trial.report({"accuracy": 1 - loss, "loss": loss}, checkpoint=lambda folder: (folder / "step").write_text(str(step)))
@@ -51,6 +53,16 @@ class Seen:
     desk: Desk
     mlflow: str
     prefect: str
+
+
+def saved_on(desk: Desk, node_id: str) -> bool:
+    """Whether an attempt that is under way on this node has saved a checkpoint and has some steps before it."""
+    if not (desk.folder / ".regrow" / "pages" / "log").is_dir():
+        return False
+    events = desk.events("pages")
+    there = {(e["trial"], e["attempt"]) for e in events if e["event"] == "began" and e["node_id"] == node_id}
+    there -= {(e["trial"], e["attempt"]) for e in events if e["event"] == "ended"}
+    return any(e["event"] == "saved" and (e["trial"], e["attempt"]) in there and e["step"] < STEPS - 4 for e in events)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +82,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             schedule={"asha": {"grace_period": 3, "reduction_factor": 3}},
         )
         process = desk.start("run", file, **cluster.environment)
-        desk.await_events("pages", "saved", 12, process)
+        await_(lambda: saved_on(desk, cluster.nodes["c"]) or process.poll() is not None, "a checkpoint of a trial on node c")
         cluster.lose("c")
         said, _ = process.communicate(timeout=240)
         assert process.returncode == 0, said
@@ -163,3 +175,16 @@ def test_prefect_shows_the_retry_and_its_reason(seen: Seen, browser_page: Page) 
     expect(page.get_by_text("Run Count").locator("..")).to_contain_text("2")
     look(page, "prefect-task-run")
     assert first["reason"] == "the node was lost"
+
+
+def test_the_report_shows_every_figure_and_the_lost_node(seen: Seen, browser_page: Page) -> None:
+    seen.desk.run("report", "pages")
+    assert browser_page.context.browser is not None
+    reader = Reader(browser_page.context.browser, seen.desk.folder / "pages.html", width=1500)
+    names = [place.get_attribute("data-figure") for place in reader.page.locator(".plot").all()]
+    assert names == [name for name in KINDS if name not in ("lineage", "pareto_front")], "no population, one metric"
+    reader.keep("pages")
+    (timeline,) = reader.page.locator("#f-timeline .js-plotly-plot, #f-timeline.js-plotly-plot").evaluate_all(PLOTS)
+    assert [trace["name"] for trace in timeline if trace["name"] and trace["name"].startswith("lost")] == ["lost (1)"]
+    assert (reader.outside, reader.wrong) == ([], [])
+    reader.close()

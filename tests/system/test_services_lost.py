@@ -152,6 +152,8 @@ def test_a_users_prefect_server_may_be_away_also_while_a_lost_trial_is_started_a
         assert own(home, "select name, state_type, run_count from task_run order by name") == [
             ("trial-0000", "COMPLETED", 2), ("trial-0001", "COMPLETED", 1), ("trial-0002", "COMPLETED", 1),
         ]
+        told = [message for (message,) in own(home, "select message from log where name = 'regrow'")]
+        assert sum("lost at step" in str(message) for message in told) == 1, "it was told what it missed, once"
 
 
 @pytest.mark.usefixtures("_no_server_configured")

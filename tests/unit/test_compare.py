@@ -12,7 +12,7 @@ from regrow.cli.compare import compare
 from regrow.infra.comparison import course
 from regrow.infra.log import Log
 from regrow.infra.stores.local import LocalStore
-from regrow.search.events import AnyEvent, encode
+from regrow.search.events import AnyEvent, Reported, encode
 from regrow.search.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
@@ -56,12 +56,16 @@ def test_the_course_of_a_best_value_is_that_of_the_rows() -> None:
 
 
 def test_steps_that_were_done_again_are_spent_each_time() -> None:
-    found = course("a", simulated("a", lose=True, checkpoint={"every_steps": 3}))
+    events = simulated("a", lose=True, checkpoint={"every_steps": 3})
+    found = course("a", events)
     assert found.history.lost_steps > 0
     assert found.spent[0] == 8 * 9 + found.history.lost_steps
     leader = found.history.trials[found.history.best or 0].best
     assert leader is not None
     assert found.at_steps(found.spent[0]) == found.at_seconds(found.spent[1]) == leader[0]
+    reported = [e for e in events if isinstance(e, Reported)]
+    before, until = (sum(e.t < found.seconds[-1] + more for e in reported) for more in (0.0, 1e-9))
+    assert before < found.steps[-1] <= until  # each reports one step
     assert found.steps == sorted(found.steps)
     assert found.seconds == sorted(found.seconds)
 

@@ -90,7 +90,7 @@ def test_a_look_that_finds_nothing_is_one_small_request_and_seldom_a_list(store:
     counting.asked.clear()
     for _ in range(60):
         follower.read()
-    assert counting.asked["list"] <= 2 * 60 / LIST_EVERY
+    assert counting.asked["list"] <= 24
     assert counting.asked["read"] <= 60
     counting.asked.clear()
     for number in range(2, 62):

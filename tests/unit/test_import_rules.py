@@ -37,9 +37,13 @@ HEAVY = ("matplotlib", "mlflow", "optuna", "pandas", "plotly", "pyarrow", "ray.t
 HEAVY_ALLOWED = {
     "regrow.infra.exports.optuna_database",
     "regrow.infra.exports.tensorboard",
+    "regrow.infra.mlflow_artifacts",
     "regrow.infra.mlflow_bulk",
     "regrow.infra.mlflow_experiment",
     "regrow.infra.mlflow_public",
+    "regrow.infra.mlflow_register",
+    "regrow.tasks.mlflow_start",
+    "regrow.tasks.mlflow_store",
     "regrow.infra.optuna_study",
     "regrow.search.samplers.optuna_study_model",
     "regrow.search.samplers.tpe_axes",

@@ -117,7 +117,7 @@ def test_a_low_and_narrow_terminal_has_what_matters_most() -> None:
 def test_what_is_kept_incrementally_is_what_the_whole_history_says(schedule: str) -> None:
     board = Board()
     most = board.leaders
-    for event in simulated(schedule, most=900).events:
+    for event in simulated(schedule, most=700, checkpoint={"every_steps": 4}).events:  # losses take steps back
         board.apply(event)
         history = board.history
         if history.opened is None:
@@ -359,11 +359,12 @@ def test_where_there_is_no_terminal_lines_are_printed_once() -> None:
 
 
 def test_what_earlier_sittings_did_is_not_told_again() -> None:
-    run = simulated("fifo", most=300, lose=False)
-    before = run.history.ended
+    run = simulated("fifo", most=700, lose=False)
+    before, count = run.history.ended, len(run.events)
+    assert before > 0
     again = Simulation(spec=run.spec, objective=run.objective, workers=4).open(run.events).run()
-    first = segments(run.events[: len(run.events)])
-    rest = [(n + len(first), lines) for n, lines in segments(again.events[300:])]
+    first = segments(again.events[:count])
+    rest = [(n + len(first), lines) for n, lines in segments(again.events[count:])]
     out = io.StringIO()
     viewer = Viewer(Console(file=out, width=80, highlight=False))
     viewer.take([*first, *rest])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
+from regrow.infra import report
 from regrow.infra.places import Places
 from regrow.infra.recorder import Recorder
+from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Proposed, Reported, Row, Started, encode
+from regrow.tasks.mlflow_port import Tracked
+from tests.unit.simulated import created, opened
 
 
 class Gone:
@@ -40,3 +45,85 @@ def test_nobody_waits_for_a_recorder_that_gave_up(monkeypatch: pytest.MonkeyPatc
     assert trouble is not None
     assert trouble.startswith(said)
     assert time.monotonic() - started < 30
+
+
+class Coordinator:
+    """Its `follow`, over segments that are there: what is asked beyond them is answered with nothing."""
+
+    def __init__(self, segments: list[list[AnyEvent]]) -> None:
+        self.segments = segments
+
+    @property
+    def follow(self) -> Coordinator:
+        return self
+
+    def remote(self, after: int, timeout: float) -> list[tuple[int, list[bytes]]]:
+        found = [(n, [encode(e) for e in events]) for n, events in enumerate(self.segments, start=1) if n > after]
+        if not found:
+            time.sleep(min(timeout, 0.01))
+        return found
+
+
+def began(attempt: int, restored: int = 0) -> list[AnyEvent]:
+    return [Started(t=3.0, trial=0, attempt=attempt), Began(t=4.0, trial=0, attempt=attempt, node="n", restored=restored)]
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinator, Recorder]:
+    """A recorder into a real file, and the coordinator that it follows."""
+    coordinator = Coordinator([[created(), opened(1.0)], [Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})]])
+    monkeypatch.setattr(ray, "get_actor", lambda _: coordinator)
+    monkeypatch.setattr(ray, "get", lambda answer: answer)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    return coordinator, Recorder("coordinator", Places(root=str(tmp_path)), "simulated", uri, str(tmp_path / "artifacts"))
+
+
+def asked(recorder: Recorder, attempt: int) -> Tracked:
+    """As a worker asks, until there is an answer."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        found, trouble = recorder.run_of(0, attempt)
+        assert trouble is None
+        if found is not None:
+            return found
+    raise TimeoutError
+
+
+def test_an_attempt_is_told_its_run_once_that_is_there_and_after_a_rewind_the_new_one(
+    recorder: tuple[Coordinator, Recorder],
+) -> None:
+    coordinator, followed = recorder
+    assert followed.run_of(0, 1) == (None, None), "it has not begun"
+    coordinator.segments.append([*began(1), Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 5.0, {"score": 0.5})])])
+    first = asked(followed, 1)
+    lost = Ended(t=6.0, trial=0, attempt=1, outcome="lost", cause="preempted")
+    coordinator.segments.append([lost, *began(2)])
+    second = asked(followed, 2)
+    assert second.run_id != first.run_id
+    assert second.experiment_id == first.experiment_id
+    end: list[AnyEvent] = [
+        Closing(t=7.0, status="interrupted", why="", by="user"),
+        Ended(t=7.0, trial=0, attempt=2, outcome="paused"), Closed(t=8.0, status="interrupted"),
+    ]
+    coordinator.segments.append(end)
+    assert followed.drained(len(coordinator.segments), 120.0) is None
+    assert followed.run_of(0, 3) == (None, None)
+
+
+def test_a_report_that_cannot_be_made_is_told_and_everything_else_is_recorded(
+    recorder: tuple[Coordinator, Recorder], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: Any, **__: Any) -> str:
+        raise ValueError("no such figure")
+
+    monkeypatch.setattr(report, "html", broken)
+    coordinator, followed = recorder
+    coordinator.segments += [
+        [*began(1), Reported(t=5.0, trial=0, attempt=1, rows=[Row(n, 5.0, {"score": 0.5}) for n in range(1, 10)])],
+        [Ended(t=7.0, trial=0, attempt=1, outcome="done", step=9), Closing(t=9.0, status="finished", why="", by="user")],
+        [Closed(t=9.0, status="finished")],
+    ]
+    assert followed.drained(len(coordinator.segments), 120.0) is None
+    assert followed.remarks() == ["report.html could not be made for MLflow: ValueError: no such figure"]
+    kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
+    assert kept == {"spec.yaml", "optimization_history.png", "learning_curves.png"}

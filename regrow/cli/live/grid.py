@@ -95,7 +95,7 @@ def flow(items: Sequence[tuple[str, str]], width: int, most: int, signs: Signs) 
         if not found or cell_len(what) > room:
             if len(found) == most:
                 continue  # a shorter one may still fit
-            found.append(Text(cut(what, width, signs), style=style, no_wrap=True))
+            found.append(Text(no_wrap=True).append(cut(what, width, signs), style=style))
         else:
             found[-1].append(signs.dot, style="dim").append(what, style=style)
     return found

@@ -1,0 +1,68 @@
+"""The keys `mlflow` and `register` of a specification: what they take, and that a sitting may change them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regrow.infra.coordinator import Opening, claimed
+from regrow.infra.mlflow_catch_up import recorded_as
+from regrow.infra.mlflow_ui import runs_page
+from regrow.infra.places import survey
+from regrow.infra.stores.memory import MemoryStore
+from regrow.search.errors import SpecError
+from regrow.search.spec import Recording, Spec
+from tests.unit.simulated import SPEC
+
+
+def test_they_are_off_by_default_and_kept_in_the_canonical_form() -> None:
+    plain = Spec.parse({**SPEC})
+    assert (plain.register, plain.mlflow) == (None, Recording())
+    given = Spec.parse({**SPEC, "register": "digits", "mlflow": {"experiment": "Shared", "system_metrics": True}})
+    assert Spec.parse(given.to_json()) == given
+    assert given.identity() == plain.identity(), "where it is recorded makes it no other experiment"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"register": "a/b"}, 'register: "a/b": is no name; write 1 to 63'),
+        ({"mlflow": {"experiments": "x"}}, "mlflow.experiments: \"x\": unknown key; did you mean 'experiment'?"),
+        ({"mlflow": "x"}, 'mlflow: "x": is not a map; its keys are: experiment, system_metrics'),
+        ({"mlflow": {"experiment": ""}}, 'mlflow.experiment: "": is empty; write a name'),
+        ({"mlflow": {"system_metrics": "yes"}}, 'mlflow.system_metrics: "yes": is neither true nor false; write true or false'),
+    ],
+)
+def test_what_they_do_not_take_is_told(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(SpecError) as told:
+        Spec.parse({**SPEC, **changes})
+    assert str(told.value).startswith(line)
+
+
+def test_each_sitting_notes_what_it_was_told_and_the_environment_once() -> None:
+    store = MemoryStore()
+
+    def opening(**changes: Any) -> Opening:
+        spec = Spec.parse({**SPEC, **changes}).model_dump(mode="json")
+        return Opening(
+            id="00000000-0000-0000-0000-000000000001", spec=spec, slots=1, trials=None, flow_run=None, code=None, versions={},
+            environment={"python": "3"},
+        )
+
+    claimed(store, opening(register="a"), "driver-1")
+    first = survey(store).opened
+    assert first is not None
+    assert (first.register, first.environment, recorded_as(first, "name")) == ("a", {"python": "3"}, "name")
+    claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
+    second = survey(store).opened
+    assert second is not None
+    assert (second.register, second.mlflow, recorded_as(second, "name")) == (None, {"experiment": "Shared"}, "Shared")
+    claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
+    again = survey(store).opened
+    assert again is not None
+    assert (again.by, again.environment, recorded_as(again, "name")) == ("coordinator", {}, "Shared")
+
+
+def test_the_page_of_a_server_that_is_away_is_its_front_page() -> None:
+    assert runs_page("http://127.0.0.1:1", "Shared", "accuracy", "max", only="id") == "http://127.0.0.1:1"
