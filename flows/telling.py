@@ -120,7 +120,7 @@ class _Teller:
 
     def _send(self, batch: Sequence[Happening]) -> None:
         if events := [self._event(h).model_dump(mode="json") for h in batch if h.event]:
-            self._client.request("POST", "/events", json=events)  # type: ignore[arg-type]  # not among the routes that it lists
+            self._client.request("POST", "/events", json=events)
         if lines := [self._log(h) for h in batch if h.line]:
             self._client.create_logs(lines)
 
