@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ SPACE = {
     "momentum": {"uniform": [0.5, 0.99], "when": {"optimizer": "sgd"}},
 }
 WORKERS = 8
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium")
 
 
 def noise(*of: object) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def draw(mermaid: Path) -> None:
         if old.stem.partition("-")[0] not in texts:
             old.unlink()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for key, text in texts.items():
             for shade, theme in THEMES.items():
                 page = browser.new_page()

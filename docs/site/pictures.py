@@ -108,7 +108,7 @@ def main() -> None:
         folder = (given or Path(empty)).resolve()
         if not (folder / ".regrow" / "digits").is_dir():
             run(folder)
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         of_mlflow(browser, folder)
         of_report(browser, folder)
         browser.close()

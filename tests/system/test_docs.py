@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.browser import chromium
 from tests.system.reader import ROOT, Page, Reader, pages
 
 FOLLOWED = [page for page in pages() if page.has_commands]
@@ -79,25 +80,22 @@ def test_the_site_builds_and_holds_every_page(site: Path) -> None:
 
 
 def test_its_pages_ask_nobody_but_the_site_and_the_console_is_quiet(site: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
     handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as playwright:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         base = f"http://127.0.0.1:{server.server_port}/"
         asked: list[str] = []
         said: list[str] = []
-        with playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"]) as browser:
-            page = browser.new_page()
-            page.on("request", lambda request: asked.append(request.url))
-            page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-            page.on("pageerror", lambda error: said.append(str(error)))
-            for name in ("index.html", "tutorial.html", "architecture.html", "reference/specification.html"):
-                page.goto(base + name, wait_until="networkidle")
-                broken = "[...document.images].filter(i => i.complete && !i.naturalWidth && i.offsetParent).map(i => i.src)"
-                assert page.evaluate(broken) == []
-                wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-                assert wide <= 0, f"{name} scrolls sideways"
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        for name in ("index.html", "tutorial.html", "architecture.html", "reference/specification.html"):
+            page.goto(base + name, wait_until="networkidle")
+            broken = "[...document.images].filter(i => i.complete && !i.naturalWidth && i.offsetParent).map(i => i.src)"
+            assert page.evaluate(broken) == []
+            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{name} scrolls sideways"
         server.shutdown()
     assert [url for url in asked if not url.startswith((base, "data:"))] == []
     assert said == []

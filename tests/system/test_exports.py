@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
+from tests.system.browser import chromium
 from tests.system.conftest import Desk, desk_in
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
@@ -114,13 +114,10 @@ def ask(url: str, body: dict[str, Any] | None = None) -> Any:
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        chromium = shutil.which("chromium") or shutil.which("google-chrome")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])  # which root may not have
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1500, "height": 1100})
         page.set_default_timeout(60_000)
         yield page
-        browser.close()
 
 
 def test_while_it_runs_it_is_exported_as_it_stands(exported: Exported) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from regrow.infra.figures import KINDS
+from tests.system.browser import chromium
 from tests.system.conftest import Desk, desk_in
 from tests.system.hosts import RayCluster, await_
 from tests.system.test_report_page import Reader
@@ -98,15 +99,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 @pytest.fixture(scope="module")
 def browser_page() -> Iterator[Page]:
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        # Without the sandbox, which root may not have.
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1500, "height": 950})
         page.set_default_timeout(60_000)
         yield page
-        browser.close()
 
 
 def look(page: Page, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from regrow.infra.figures import KINDS
 from regrow.infra.log import Log
@@ -19,6 +19,7 @@ from regrow.infra.places import Places, replay
 from regrow.infra.report import html
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Ended, encode
+from tests.system.browser import chromium as installed
 from tests.system.conftest import Desk, desk_in
 from tests.unit.test_figures import ASHA, AWAY, PBT, THREE, failed, run, three
 
@@ -62,10 +63,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    with installed() as browser:
         yield browser
-        browser.close()
 
 
 class Reader:
@@ -236,7 +235,7 @@ def test_what_users_wrote_does_nothing_in_a_browser(desk: Desk, chromium: Browse
     reader.close()
 
 
-def test_figures_are_written_as_pictures(desk: Desk) -> None:
+def test_figures_are_written_as_pictures(desk: Desk, chromium: Browser) -> None:
     printed = desk.run("report", "population", "--png", "pictures").stdout.split()
     assert [Path(line).stem for line in printed] == [n for n in KINDS if n not in ("pareto_front", "rungs", "wasted_work")]
     for line in printed:
