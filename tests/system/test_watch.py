@@ -151,7 +151,8 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
 
 
 def test_events_are_all_that_is_on_standard_output_and_ctrl_c_ends_only_the_watching(desk: Desk, tmp_path: Path) -> None:
-    desk.write("goes-on", seconds=0.3, trials=6, max_steps=4, train=f"print('a module that prints')\n{TRAIN}")
+    train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 0.5)")
+    desk.write("goes-on", trials=12, max_steps=4, train=f"print('a module that prints')\n{train}")
     errors = tmp_path / "errors"
     with errors.open("w") as stderr:
         running = subprocess.Popen(
@@ -167,13 +168,14 @@ def test_events_are_all_that_is_on_standard_output_and_ctrl_c_ends_only_the_watc
             break
     watching = desk.start("watch", "goes-on")
     assert watching.stdout is not None
-    assert re.match(r"\[\d/6\] trial \d done at step 4, score ", watching.stdout.readline())
+    assert re.match(r"\[\d+/12\] trial \d+ done at step 4, score ", watching.stdout.readline())
     watching.send_signal(signal.SIGINT)
     assert watching.wait(timeout=30) == 0
     assert watching.stdout.read().endswith("goes-on is watched no longer, and goes on as it was\n")
+    (desk.folder / "hurry").touch()
     printed += list(running.stdout)
     assert running.wait(timeout=120) == 0
     assert [json.loads(line) for line in printed] == desk.events("goes-on")
     told = errors.read_text()
     assert "a module that prints" in told
-    assert "goes-on finished: 6 of 6 trials" in told
+    assert "goes-on finished: 12 of 12 trials" in told
