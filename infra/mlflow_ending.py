@@ -19,6 +19,7 @@ from regrow.search.history import History
 
 REPORT_FILE = "report.html"
 FIGURES = ("optimization_history", "learning_curves")
+REGISTER_TRIES = 3
 _SLOW_TO_IMPORT = (
     "regrow.infra.report", "regrow.infra.pictures", "matplotlib.backends.backend_agg", "plotly.graph_objects",
     "plotly.subplots", "plotly.offline", "optuna.importance", "sklearn.ensemble", "jinja2",
@@ -79,10 +80,13 @@ def _register(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str) -
         return None  # one that was interrupted goes on
     from regrow.infra.mlflow_register import register_best
 
-    try:
-        return register_best(name, history, sink, runs, store=places.store(history.spec.name), tracking_uri=tracking_uri)
-    except (SinkRefused, SinkUnavailable):
-        raise
-    except Exception as error:  # noqa: BLE001 - MLflow's own are many, and so are those of the place of its artifacts
-        reason = shown(str(error)).strip().partition("\n")[0] or type(error).__name__
-        return f"The best model was not registered as {name!r} in MLflow: {reason}"
+    reason = ""
+    for _ in range(REGISTER_TRIES):
+        try:
+            return register_best(name, history, sink, runs, store=places.store(history.spec.name), tracking_uri=tracking_uri)
+        except (SinkRefused, SinkUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - MLflow's own are many, and so are those of the place of its artifacts
+            reason = shown(str(error)).strip().partition("\n")[0] or type(error).__name__
+            time.sleep(1.0)  # a file that a page or another experiment is writing
+    return f"The best model was not registered as {name!r} in MLflow: {reason}"

@@ -211,6 +211,7 @@ class Reader:
             os.killpg(process.pid, signal.SIGKILL)
             raise AssertionError(f"{where}: still running after {SECONDS:g} s\n{out.read_text()}") from None
         self.printed = out.read_text()
+        print(f"--- {where}\n{self.printed}")  # pytest shows it where the page is not followed to its end
         assert process.returncode == code, f"{where}: exit {process.returncode}, not {code}\n{self.printed}"
 
     def _join(self, where: str) -> None:
