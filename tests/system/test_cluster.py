@@ -163,11 +163,14 @@ def test_nothing_is_left_after_a_signal_to_the_driver_even_with_busy_workers(how
     )
     assert driver.stdout is not None
     with driver:
-        mark = driver.stdout.readline().strip()
-        assert mark.startswith("REGROW_CLUSTER=")
-        assert len(marked(mark)) >= 6
-        driver.send_signal(how)
-        driver.wait(timeout=15)
+        try:
+            mark = driver.stdout.readline().strip()
+            assert mark.startswith("REGROW_CLUSTER=")
+            assert len(marked(mark)) >= 6
+            driver.send_signal(how)
+            driver.wait(timeout=15)
+        finally:
+            driver.kill()  # `with` waits for it
     wait_until_none_is_marked(mark, 6)
 
 
