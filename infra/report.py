@@ -221,7 +221,7 @@ def _nothing(history: History) -> str:
 def _environment(history: History) -> Iterator[dict[str, Any]]:
     """Tables of what the driver found of its machine and its code; long ones are folded."""
     opened = history.opened
-    known: dict[str, Any] = {**(opened.environment if opened is not None else {})}
+    known = dict(history.environment)
     if opened is not None and opened.versions:
         known.setdefault("packages", opened.versions)
     plain = {name: value for name, value in known.items() if not isinstance(value, dict)}

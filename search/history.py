@@ -170,6 +170,8 @@ class History:
         self.widest = 0
         """Slots that one attempt may have at most."""
         self.opened: Opened | None = None
+        self.environment: dict[str, Any] = {}
+        """What the driver of the last sitting found of its code and its machine; empty where none looked."""
         self.closing: Closing | None = None
         self.closed: Closed | None = None
         self.borrowed: dict[str, int] = {}
@@ -313,6 +315,7 @@ class History:
             self.closing = self.closed = None
             self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
         self.opened = event
+        self.environment = event.environment or self.environment
 
     def _proposed(self, event: Proposed) -> None:
         if event.trial != len(self.trials):

@@ -345,3 +345,12 @@ def test_an_empty_log_has_no_specification() -> None:
     with pytest.raises(LookupError, match="never created"):
         _ = History().spec
     assert isinstance(opened(1.0), Opened)
+
+
+def test_a_coordinator_that_comes_back_knows_no_other_environment_than_its_driver() -> None:
+    found = {"git": {"commit": "c0ffee"}}
+    history = fold([created(), Opened(t=0, by="driver", driver="a", slots=2, trials=4, environment=found)])
+    history.apply(Opened(t=1, by="coordinator", driver="a", slots=2, trials=4))
+    assert history.environment == found
+    history.apply(Opened(t=2, by="driver", driver="b", slots=2, trials=4, environment={"git": {"commit": "beef"}}))
+    assert history.environment == {"git": {"commit": "beef"}}
