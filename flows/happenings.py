@@ -50,7 +50,6 @@ class Happenings:
         self.history = History()
         self._down: dict[int, float] = {}
         """Trials whose last attempt was lost or preempted, and when."""
-        self._best: int | None = None
         self._best_value: float | None = None
         self._count = 0
 
@@ -129,9 +128,11 @@ class Happenings:
         if history.best is None or (best := history.trials[history.best].best) is None:
             return []
         value, step = best
-        if (history.best, value) == (self._best, self._best_value):
+        sign = 1.0 if history.spec.objective.mode == "max" else -1.0
+        # After a loss the best is what is left for a while: no news, and neither are the steps that are done again.
+        if self._best_value is not None and sign * value <= sign * self._best_value:
             return []
-        self._best, self._best_value = history.best, value
+        self._best_value = value
         trial, metric = history.trials[history.best], history.spec.objective
         payload = {
             "attempt": trial.lineage[step - 1], "step": step, "value": value, "metric": metric.name, "mode": metric.mode,

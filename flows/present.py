@@ -15,6 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate
 
 from regrow.infra import views
+from regrow.infra.mlflow_catch_up import recorded_as
 from regrow.infra.mlflow_check import shown
 from regrow.infra.mlflow_ui import runs_page
 from regrow.infra.places import Places
@@ -79,10 +80,11 @@ def _best(history: History, places: Places) -> list[str]:
 
 
 def _links(history: History, places: Places) -> list[str]:
-    name, uri = history.spec.name, shown(places.mlflow_uri)
-    mlflow = f"in the experiment `{name}` of MLflow at `{uri}`, `{places.command('ui', name)}` opens it"
+    name, uri, objective = history.spec.name, places.mlflow_uri, history.spec.objective
+    there = recorded_as(history.opened, name)
+    mlflow = f"in the experiment `{there}` of MLflow at `{shown(uri)}`, `{places.command('ui', name)}` opens it"
     if uri.startswith(("http://", "https://")):
-        mlflow = f"[in MLflow]({runs_page(uri, name, history.spec.objective.name, history.spec.objective.mode)})"
+        mlflow = f"[in MLflow]({runs_page(uri, there, objective.name, objective.mode, only=history.id)})"
     report, logs = places.command("report", name), places.command("logs", name, "TRIAL")
     figures = f"All figures on one page: `{report}`. What a trial printed: its task run, or `{logs}`."
     return [f"Every metric of every trial: {mlflow}.", "", figures, ""]

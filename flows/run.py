@@ -216,7 +216,10 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
         try:
             if answers(str(client.api_url), PREFECT_SECONDS):
                 attempts.settle(history)
-                publish(client, context.flow_run.id, history, places, _pictures(drawn))
+                try:
+                    publish(client, context.flow_run.id, history, places, _pictures(drawn))
+                except Exception as error:  # noqa: BLE001 - a page about what has ended well
+                    _announce(f"The artifacts for Prefect's page could not be made: {type(error).__name__}: {error}")
             else:
                 _announce("The Prefect server is away and does not have everything; the experiment's log does.")
         except (httpx.HTTPError, ObjectNotFound) as error:  # a view of what is in the log: no reason to fail at the very end

@@ -39,6 +39,7 @@ AWAY_SECONDS = 5.0
 MOST_WAITING = 5000
 """Happenings that are remembered meanwhile; then the oldest go."""
 MOST_AT_ONCE = 200
+TOO_MANY_REQUESTS, SERVER_ERROR = 429, 500
 
 
 class _Teller:
@@ -114,6 +115,11 @@ class _Teller:
             if fresh:
                 self._show(*shown)
                 self._progress_told = now
+        except httpx.HTTPStatusError as refused:
+            if refused.response.status_code >= SERVER_ERROR or refused.response.status_code == TOO_MANY_REQUESTS:
+                return False
+            logging.getLogger("regrow").info("Prefect refuses what it is told: %s", refused)
+            self._waiting.clear()  # it would be refused again
         except httpx.HTTPError:
             return False
         return True

@@ -107,7 +107,7 @@ def spec_file(spec: Mapping[str, Any]) -> bytes:
     kept = {key: value for key, value in spec.items() if key not in ("state", "working_dir")}
     if kept.get("env"):
         kept["env"] = dict.fromkeys(kept["env"])
-    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True).encode()
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None).encode()
 
 
 def environment_file(environment: Mapping[str, Any]) -> bytes:

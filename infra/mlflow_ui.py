@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
 import os
 import socket
@@ -70,16 +72,29 @@ def runs_page(url: str, experiment: str, metric: str, mode: str, *, only: str | 
     parent run alone, closed.
     """
     query = urllib.parse.urlencode({"experiment_name": experiment})
+    url, credentials = _apart(url.rstrip("/"))
+    request = urllib.request.Request(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}")
+    if credentials:
+        request.add_header("Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}")
     try:
-        with urllib.request.urlopen(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:
             number = json.load(answer)["experiment"]["experiment_id"]
-    except (urllib.error.URLError, OSError, KeyError, ValueError):
+    except (urllib.error.URLError, http.client.HTTPException, OSError, KeyError, ValueError):
         return url
     view = {
         "workflowType": "machine_learning", "compareRunsMode": "CHART", "searchFilter": _trials_of(only),
         "orderByKey": f"metrics.`{legal_name(metric)}`", "orderByAsc": "true" if mode == "min" else "false",
     }
     return f"{url}/#/experiments/{number}/runs?{urllib.parse.urlencode(view, quote_via=urllib.parse.quote)}"
+
+
+def _apart(url: str) -> tuple[str, str]:
+    """An address without the user and password in it, and these, else those of MLflow's own variables; empty for none."""
+    parts = urllib.parse.urlsplit(url)
+    user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
+    given, _, host = parts.netloc.rpartition("@")
+    credentials = urllib.parse.unquote(given) or (f"{user}:{password}" if user else "")
+    return parts._replace(netloc=host).geturl(), credentials
 
 
 def _trials_of(experiment_id: str | None) -> str:

@@ -213,6 +213,8 @@ class RayRecords:
         """See Records."""
         try:
             found: tuple[Tracked | None, str | None] = ray.get(self._actor.run_of.remote(trial, attempt), timeout=10.0)
+        except ray.exceptions.GetTimeoutError:  # busy: many ask at once
+            return None, None
         except ray.exceptions.RayError as error:
             return None, f"the recorder does not answer: {error}"
         return found

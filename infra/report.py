@@ -24,6 +24,7 @@ from regrow.infra import report_rows, views
 from regrow.infra.figures import KINDS
 from regrow.infra.figures.look import template
 from regrow.infra.figures.series import short
+from regrow.infra.mlflow_parent import spec_file
 from regrow.infra.places import Places
 from regrow.search import cost, waste
 from regrow.search.history import History
@@ -59,9 +60,7 @@ def html(history: History, places: Places, *, alive: bool, now: float) -> str:
         left=max(0, history.total - len(history.trials)),
         best=_best(history, places), front=_front(history, places), nothing_best=_nothing(history),
         figures=[one for one in figures if one["drawn"]], missing=[one for one in figures if not one["drawn"]],
-        specification=yaml.safe_dump(
-            history.spec.to_json(), sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
-        ).rstrip("\n"),
+        specification=spec_file(history.spec.to_json()).decode().rstrip("\n"),
         environment=list(_environment(history)),
         commands=list(_commands(history, places, alive=alive)),
     )

@@ -75,19 +75,20 @@ class _Tee(io.TextIOBase):
             return count
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        if not _is_logged_as_well(sys._getframe(1)):  # noqa: SLF001 - as logging finds its callers itself
+        if not _is_logged_as_well():
             with self._lock:
-                for line in self._lines.add(text):
-                    printed(self._name, line, time.time())
+                lines = self._lines.add(text)
+            for line in lines:  # without the lock: whoever is told has locks of their own, and may print
+                printed(self._name, line, time.time())
         return len(text)
 
     def end(self) -> None:
         """The attempt is over."""
         with self._lock:
-            if self.printed is not None:
-                for line in self._lines.rest():
-                    self.printed(self._name, line, time.time())
-            self.printed = None
+            printed, self.printed, rest = self.printed, None, self._lines.rest()
+        if printed is not None:
+            for line in rest:
+                printed(self._name, line, time.time())
 
     def flush(self) -> None:
         """See IO."""
@@ -254,8 +255,12 @@ def _libc() -> ctypes.CDLL:
 _EMIT = logging.StreamHandler.emit.__code__
 
 
-def _is_logged_as_well(caller: Any) -> bool:
+def _is_logged_as_well() -> bool:
     """Whether it is a handler of the user's own that prints a record which is taken as a record: it would be there twice."""
+    try:
+        caller = sys._getframe(2)  # noqa: SLF001 - as logging finds its callers itself
+    except ValueError:  # C wrote it
+        return False
     record = caller.f_locals.get("record") if caller.f_code is _EMIT else None
     return record is not None and is_taken(record)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
@@ -32,17 +33,27 @@ def when_imported(call: Callable[[], None]) -> Iterator[None]:
 class _Finder(MetaPathFinder):
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
+        self._looking = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _NAME:
+        if fullname != _NAME or getattr(self._looking, "on", False):
             return None
-        sys.meta_path.remove(self)  # whoever is asked next finds the real one
-        spec = find_spec(fullname)
+        self._looking.on = True  # whoever is asked next finds the real one
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._looking.on = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._call)
+            spec.loader = _Loader(spec.loader, self._imported)
         return spec
+
+    def _imported(self) -> None:
+        """It was executed, not only looked for."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._call()
 
 
 class _Loader(Loader):

@@ -42,7 +42,8 @@ def run_starter(original: Callable[..., Any], fluent: Any) -> Callable[..., Any]
         client = MlflowClient()
         if given:
             client.log_batch(ours, tags=[RunTag(key, str(value)) for key, value in given.items()])
-        stack.append(ActiveRun(client.get_run(ours)))  # type: ignore[no-untyped-call]  # mlflow's
+        assert calls is not None
+        stack.append(ActiveRun(calls.active))  # type: ignore[no-untyped-call]  # mlflow's
         return stack[-1]
 
     return start_run

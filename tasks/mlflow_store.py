@@ -93,7 +93,9 @@ class _Guard:
         """See MLflow's store: changes nothing of the trial's run."""
         if not self._is_ours(run_id):
             return self._real["update_run_info"](run_id, *rest, **options)
-        return self._get_run(run_id).info
+        assert self._calls is not None
+        run = self._reach(lambda: self._get_run(run_id)) or self._calls.active
+        return run.info
 
     def _is_ours(self, run_id: str) -> bool:
         calls = mlflow_calls.current()

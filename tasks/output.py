@@ -83,6 +83,7 @@ class Output:
         self._part = 1
         self._begun = self._tried = time.monotonic()
         self._failed = False
+        self._batch: tuple[list[Line], int] = [], 0
         self.waiting = 0
         """Bytes that are not in the store yet."""
         self.full = False
@@ -118,13 +119,9 @@ class Output:
         """Writes what waits, as one object or several. Whatever the store says, it stays for the next time."""
         while self.due(time.monotonic()):
             self._tried = time.monotonic()
-            with self._lock:
-                lines, size = [], 0
-                for line in self._lines:
-                    if size >= PART_BYTES:
-                        break
-                    lines.append(line)
-                    size += len(line.text) + _LINE_BYTES
+            if not self._failed:  # else the same once more: its answer may be all that was lost
+                self._batch = self._next()
+            lines, size = self._batch
             try:
                 self._create(encode(lines))
             except Exception as error:  # noqa: BLE001 - whatever fails there is no reason for a trial to fail
@@ -137,6 +134,17 @@ class Output:
                 for _ in lines:
                     self._lines.popleft()
                 self.waiting = max(0, self.waiting - size) if self._lines else 0
+
+    def _next(self) -> tuple[list[Line], int]:
+        """The lines of the next part, and what they count as."""
+        lines, size = list[Line](), 0
+        with self._lock:
+            for line in self._lines:
+                if size >= PART_BYTES:
+                    break
+                lines.append(line)
+                size += len(line.text) + _LINE_BYTES
+        return lines, size
 
     def _create(self, data: bytes) -> None:
         while True:
@@ -174,12 +182,12 @@ class Keeper:
 
     def close(self, output: Output) -> None:
         """Nothing more comes of an attempt: the rest is written soon. Returns at once."""
-        output.closed = True
         with self._changed:
+            output.closed = True
             if output.waiting:
                 self._hurried = True
                 self._changed.notify_all()
-            else:
+            elif output in self._outputs:
                 self._outputs.remove(output)
 
     def finish(self, seconds: float) -> bool:

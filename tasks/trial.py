@@ -87,7 +87,7 @@ class Trial:
         self._function = function
 
     def metrics(self) -> Collection[str]:
-        """Names of the metrics of the last step; before the first, that of the objective."""
+        """Names of the metrics that were reported; before the first step, that of the objective."""
         return self._metrics.keys()
 
     @property
@@ -128,7 +128,7 @@ class Trial:
         clean = self._clean(metrics)
         self._step += 1
         self._reporter.add(Row(self._step, time.time(), clean))
-        self._metrics = clean
+        self._metrics |= clean
         self._end_early(clean)
         if checkpoint is not None and (leaving or self._checkpoint_due()):
             self._snapshot(checkpoint)
