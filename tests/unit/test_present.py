@@ -159,3 +159,17 @@ def test_a_key_is_one_that_prefect_takes() -> None:
 def test_a_reported_value_that_is_no_better_is_not_told() -> None:
     worse: list[AnyEvent] = [Reported(t=4.0, trial=0, attempt=1, rows=[Row(2, 4.0, {"score": 0.1})])]
     assert [h.event for h in told(beginning(), worse)][2:] == []
+
+
+def test_what_is_left_after_a_loss_is_no_new_best() -> None:
+    rows = [Row(step, 4.0, {"score": score}) for step, score in ((2, 0.6), (3, 0.9))]
+    again = [Row(step, 9.0, {"score": score}) for step, score in ((1, 0.5), (2, 0.7), (3, 0.9), (4, 0.95))]
+    events: list[AnyEvent] = [
+        Reported(t=4.0, trial=0, attempt=1, rows=rows),
+        Ended(t=5.0, trial=0, attempt=1, outcome="lost", cause="infrastructure", step=3, by="driver"),
+        Started(t=6.0, trial=0, attempt=2), Began(t=7.0, trial=0, attempt=2, node="b", restored=0),
+        *(Reported(t=row.t, trial=0, attempt=2, rows=[row]) for row in again),
+    ]
+    values = [h.payload["value"] for h in told(beginning(), events) if h.event == "regrow.trial.best"]
+    assert values[-2:] == [0.9, 0.95]
+    assert values == sorted(values)

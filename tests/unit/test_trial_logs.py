@@ -120,6 +120,87 @@ def test_a_write_whose_answer_was_lost_is_there_once(impatient: None) -> None:
     assert texts(store, 0, 1) == ["one"]
 
 
+def test_what_came_meanwhile_does_not_double_a_part_whose_answer_was_lost(impatient: None) -> None:
+    store, keeper = Moody(), Keeper()
+    store.forgetful = True
+    kept = keeper.open(store, 0, 1)
+    kept.add(line("one"))
+    kept._begun = kept._tried = -1000.0  # due
+    kept.write()
+    kept.add(line("two"))
+    keeper.close(kept)
+    assert keeper.finish(10)
+    assert texts(store, 0, 1) == ["one", "two"]
+
+
+def test_an_output_that_was_written_and_dropped_meanwhile_can_be_closed() -> None:
+    keeper = Keeper()
+    kept = keeper.open(MemoryStore(), 0, 1)
+    keeper._outputs.clear()  # as its thread does between `closed` and the lock
+    keeper.close(kept)
+    assert keeper.finish(1)
+
+
+LOCKED = """
+import logging, sys, threading
+sys.path.insert(0, ".")
+from regrow.tasks.capture import CAPTURE
+
+told = threading.Lock()  # as every handler has one
+ready, go = threading.Event(), threading.Event()
+lines = []
+
+def printed(stream, text, t):
+    if text == "first":
+        ready.set()
+        assert go.wait(20)
+    with told:
+        lines.append(text)
+    return True
+
+with CAPTURE.on(), CAPTURE.told(printed):
+    one = threading.Thread(target=print, args=("first",), daemon=True)
+    one.start()
+    assert ready.wait(20)
+    def other():
+        with told:
+            go.set()
+            sys.stdout.write("half a line")  # whoever holds a lock of the one that is told may print, too
+    two = threading.Thread(target=other, daemon=True)
+    two.start()
+    one.join(10), two.join(10)
+    stuck = one.is_alive() or two.is_alive()
+sys.__stdout__.flush()
+import os
+os.write(1, b"stuck" if stuck else b"fine")
+os._exit(0)
+"""
+
+
+def test_no_lock_is_held_while_a_line_is_told() -> None:
+    done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "fine", done.stderr
+
+
+LOOKED_FOR = """
+import importlib.util, sys
+from regrow.tasks.mlflow_import import when_imported
+calls = []
+with when_imported(lambda: calls.append("mlflow" in sys.modules)):
+    assert importlib.util.find_spec("mlflow") is not None
+    assert calls == []
+    import mlflow
+    import mlflow.tracking
+assert calls == [True], calls
+assert mlflow.__spec__.loader.__class__.__name__ == "SourceFileLoader"
+"""
+
+
+def test_mlflow_is_noticed_also_after_somebody_asked_whether_it_is_there() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOKED_FOR], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_two_processes_with_the_same_attempt_lose_nothing_of_each_other() -> None:
     store, keeper = MemoryStore(), Keeper()
     store.create(key(0, 1, 1), encode([line("another's")]))
