@@ -156,8 +156,8 @@ def ending(history: History, places: Places) -> Iterator[str]:
     yield spent(history, history.t_last)
     yield from best(history, places)
     if status in ("interrupted", "stopped"):
-        yield f"go on with: {places.command('resume', name)}"
         yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}"
+        yield f"go on with: {places.command('resume', name)}"  # the last line
     else:
         yield f"look at it: {', '.join(places.command(verb, name) for verb in ('show', 'report', 'ui'))}"
         yield f"more trials: {places.command('resume', name, f'--trials {history.total + 10}')}"
