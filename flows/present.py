@@ -16,11 +16,11 @@ from prefect.client.schemas.actions import ArtifactCreate
 
 from regrow.infra import views
 from regrow.infra.mlflow_catch_up import recorded_as
-from regrow.infra.mlflow_check import shown
 from regrow.infra.mlflow_ui import runs_page
 from regrow.infra.places import Places
 from regrow.search import waste
 from regrow.search.history import History
+from regrow.tasks.addresses import shown
 
 MOST_TRIALS = 200
 """Rows in a table; of trials, the best ones."""

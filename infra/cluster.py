@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.processes import Guard
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.variables import put, put_back
 
 if TYPE_CHECKING:
     import ray
@@ -114,7 +115,7 @@ def connect(
     if "ray" in sys.modules and _ray().is_initialized():
         return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
     mark = secrets.token_hex(8)
-    undo = {} if target else _set({**_LOCAL_SETTINGS, **_token(), _MARK: mark})
+    undo = {} if target else put({**_LOCAL_SETTINGS, **_token(), _MARK: mark})
     ray, guard = _ray(), None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
@@ -123,7 +124,7 @@ def connect(
             options |= {"address": target, "runtime_env": _merged(runtime_env, env)}
         else:
             _apply_authentication()
-            undo |= {name: old for name, old in _set(env).items() if name not in undo}
+            undo |= {name: old for name, old in put(env).items() if name not in undo}
             options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
             options |= {
                 "_node_ip_address": _LOOPBACK,
@@ -135,7 +136,7 @@ def connect(
     except BaseException as error:
         if guard is not None:
             guard.finish()
-        _restore(undo)
+        put_back(undo)
         if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
             place = (runtime_env or {}).get("working_dir")
             advice = "name a folder with nothing but the code that trials need, in the specification's working_dir"
@@ -147,8 +148,8 @@ def connect(
         raise
     # the raylet has them now; the driver keeps its own
     for name in undo.keys() - {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:
-        _restore({name: undo.pop(name)})
-    undo |= _set(_DRIVER_SETTINGS)
+        put_back({name: undo.pop(name)})
+    undo |= put(_DRIVER_SETTINGS)
     global _owned
     head = ray.get_runtime_context().gcs_address if target else None
     _owned = _Ownership(environment=undo, guard=guard, head=head)
@@ -164,7 +165,7 @@ def disconnect() -> None:
     _ray().shutdown()
     if owned.guard is not None:
         owned.guard.finish()
-    _restore(owned.environment)
+    put_back(owned.environment)
     if "RAY_AUTH_TOKEN" in owned.environment:
         _apply_authentication()
 
@@ -328,20 +329,6 @@ def _probe(address: str, *, named_by: str) -> None:
     if run.returncode:
         reason = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
         raise UserError(f"{wrong}: {reason}; {advice}")
-
-
-def _set(variables: Mapping[str, str]) -> dict[str, str | None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    return before
-
-
-def _restore(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 @contextmanager

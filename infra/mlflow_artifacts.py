@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from mlflow.tracking import MlflowClient
 
-from regrow.infra.mlflow_check import shown
+from regrow.tasks.addresses import shown
 
 
 def put(tracking_uri: str, run_id: str, files: Mapping[str, bytes]) -> list[str]:

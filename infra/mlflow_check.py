@@ -11,10 +11,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from regrow.tasks.addresses import shown
 from regrow.tasks.errors import UserError
-from regrow.tasks.mlflow_port import shown
-
-__all__ = ["check", "shown"]
 
 SERVER_ADVICE: Final = (
     "Start that server, correct MLFLOW_TRACKING_URI, or unset it: then regrow records into a local file."

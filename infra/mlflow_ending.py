@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from regrow.infra.mlflow_check import shown
 from regrow.infra.mlflow_runs import PARENT, Runs
 from regrow.infra.mlflow_sink import MlflowSink, RunUpdate, SinkRefused, SinkUnavailable
 from regrow.infra.places import Places
 from regrow.search.history import History
+from regrow.tasks.addresses import shown
 
 REPORT_FILE = "report.html"
 FIGURES = ("optimization_history", "learning_curves")

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, Protocol
 
-from regrow.infra.mlflow_check import SERVER_ADVICE, check, shown
+from regrow.infra.mlflow_check import SERVER_ADVICE, check
 from regrow.infra.mlflow_file import make_sure_of
+from regrow.tasks.addresses import shown
 from regrow.tasks.errors import RegrowError, UserError
 
 __all__ = ["MlflowSink", "Recorded", "RunUpdate", "SinkRefused", "SinkUnavailable", "Status", "check"]

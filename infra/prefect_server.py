@@ -27,7 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from regrow.infra.mlflow_check import shown
+from regrow.tasks.addresses import shown
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0

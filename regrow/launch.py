@@ -18,17 +18,18 @@ from regrow.infra.experiments import Prepared, make_importable, prepare
 from regrow.infra.joining import environment, joined, slots, warm_up
 from regrow.infra.mlflow_catch_up import is_recorded, record_missing
 from regrow.infra.mlflow_check import check as check_mlflow
-from regrow.infra.mlflow_check import shown
 from regrow.infra.mlflow_sink import SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, survey
 from regrow.infra.quiet import QUIET
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.spec import Spec
+from regrow.tasks.addresses import shown
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.mlflow_calls import nowhere
 from regrow.tasks.traces import in_a_line, user_trace
 from regrow.tasks.trainable import adapt, find, glance, locate
+from regrow.tasks.variables import within
 
 
 def launch(
@@ -206,17 +207,11 @@ def _user_code(spec: Spec) -> Iterator[None]:
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
     """Sets variables within the block, also for a Prefect that was imported, and read them, before."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    _reread()
     try:
-        yield
+        with within(variables):
+            _reread()
+            yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         _reread()
 
 

@@ -12,13 +12,15 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from regrow.tasks import variables
+from regrow.tasks.addresses import shown
 from regrow.tasks.mlflow_import import when_imported
-from regrow.tasks.mlflow_port import Records, Tracked, shown
+from regrow.tasks.mlflow_port import Records, Tracked
 
 _LOG = logging.getLogger("regrow.trial")
 PATIENCE_SECONDS = 60.0
@@ -157,25 +159,7 @@ def own_calls(
         for step in undo:
             step()
         _current = outer
-        _put_back(before | dict.fromkeys(settings))
-
-
-@contextmanager
-def _variables(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        _put_back(before)
-
-
-def _put_back(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        variables.put_back(before | dict.fromkeys(settings))
 
 
 @contextmanager
@@ -184,7 +168,7 @@ def nowhere() -> Iterator[None]:
     # What MLflow says at its first use is not about anything that stays.
     quiet = {"MLFLOW_LOGGING_LEVEL": os.environ.get("MLFLOW_LOGGING_LEVEL", "WARNING")}
     temporary = tempfile.TemporaryDirectory(prefix="regrow-mlflow-", ignore_cleanup_errors=True)
-    with temporary as scratch, _variables(quiet), own_calls(None, (0, 0), Path(scratch), reported=tuple):
+    with temporary as scratch, variables.within(quiet), own_calls(None, (0, 0), Path(scratch), reported=tuple):
         yield
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Protocol
 
 import msgspec
-
-
-def shown(text: str) -> str:
-    """An address, or a text with some in it, without passwords: for messages and logs."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", text)
 
 
 class Tracked(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service import utils
 
 from regrow.tasks import mlflow_calls
-from regrow.tasks.mlflow_port import shown
+from regrow.tasks.addresses import shown
 
 if TYPE_CHECKING:
     from regrow.tasks.mlflow_calls import Calls

@@ -21,8 +21,8 @@ from sqlalchemy import insert, make_url, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from regrow.infra.mlflow_check import shown
 from regrow.search.spec import is_secret
+from regrow.tasks.addresses import shown
 from regrow.tasks.errors import UserError
 
 

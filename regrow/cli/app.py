@@ -16,8 +16,8 @@ from regrow.cli.report import report
 from regrow.cli.simulate import simulate
 from regrow.cli.watch import watch
 from regrow.infra.log import CorruptLog
-from regrow.infra.mlflow_check import shown
 from regrow.search.errors import SpecError
+from regrow.tasks.addresses import shown
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports import Unavailable
 from regrow.tasks.traces import one_line

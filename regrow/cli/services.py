@@ -15,9 +15,10 @@ from rich.console import Console
 from regrow.cli.options import PortOption, StateOption
 from regrow.infra import obituary, prefect_server, s3_server
 from regrow.infra.mlflow_catch_up import recorded_as
-from regrow.infra.mlflow_check import check, shown
+from regrow.infra.mlflow_check import check
 from regrow.infra.mlflow_ui import mlflow_ui, runs_page
 from regrow.infra.places import Places, replay
+from regrow.tasks.addresses import shown
 
 
 def ui(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+"""Kept for people: what the pages looked like in this run."""
 
 
 @contextmanager
@@ -25,3 +28,13 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def empty_page(*, height: int) -> Iterator[Page]:
+    """A page that is 1500 pixels wide; what is awaited on it is awaited for a minute."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1500, "height": height})
+        page.set_default_timeout(60_000)
+        yield page

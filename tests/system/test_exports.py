@@ -18,11 +18,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.system.browser import chromium
+from tests.system.browser import SCREENSHOTS, empty_page
 from tests.system.conftest import Desk, desk_in
 
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-"""Kept for people: what the pages looked like in this run."""
 TRIALS, STEPS = 6, 6
 DASHBOARD = [
     "optuna_dashboard._cli", "sqlite:///x.db", "--host", "127.0.0.1", "--port", "PORT", "--server", "wsgiref",
@@ -113,10 +111,7 @@ def ask(url: str, body: dict[str, Any] | None = None) -> Any:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1500, "height": 1100})
-        page.set_default_timeout(60_000)
+    with empty_page(height=1100) as page:
         yield page
 
 

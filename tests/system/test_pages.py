@@ -17,13 +17,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from regrow.infra.figures import KINDS
-from tests.system.browser import chromium
+from tests.system.browser import SCREENSHOTS, empty_page
 from tests.system.conftest import Desk, desk_in
 from tests.system.hosts import RayCluster, await_
 from tests.system.test_report_page import Reader
 
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-"""Kept for people: what the pages looked like in this run."""
 PLOTS = """
 plots => plots.map(plot => plot.data.map(trace => ({
     type: trace.type, name: trace.name, x: Array.from(trace.x ?? []), y: Array.from(trace.y ?? []),
@@ -99,10 +97,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 @pytest.fixture(scope="module")
 def browser_page() -> Iterator[Page]:
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1500, "height": 950})
-        page.set_default_timeout(60_000)
+    with empty_page(height=950) as page:
         yield page
 
 

@@ -19,12 +19,11 @@ from regrow.infra.places import Places, replay
 from regrow.infra.report import html
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Ended, encode
+from tests.system.browser import SCREENSHOTS
 from tests.system.browser import chromium as installed
 from tests.system.conftest import Desk, desk_in
 from tests.unit.test_figures import ASHA, AWAY, PBT, THREE, failed, run, three
 
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-"""Kept for people: what the pages looked like in this run."""
 DRAWN = "body:not(:has(.plot:not([data-drawn])))"
 """There once no figure is left to be drawn. (A predicate would be compiled, which the page's policy refuses.)"""
 NASTY = "</script><script>window.hurt=1</script><img src=x onerror=window.hurt=1>"
