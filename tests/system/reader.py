@@ -3,7 +3,8 @@
 How a page is written, so that it can be followed:
 
 * a fenced block with `title="FILE"` is a file, written when it is met; `text` blocks after commands are what they print;
-* `sh` blocks are typed, `python` blocks without a title are scripts, `pycon` is not used; the shell keeps folder and variables;
+* `sh` blocks are typed, `python` blocks without a title are scripts, `pycon` is not used; the shell keeps folder and variables,
+  to the end of the page and for pages that go on from it;
 * `yaml` blocks without a title are parts of a specification, not files (tests/unit/test_docs_pages.py reads these).
 
 What a page prints is compared line by line: each line shown has to be printed, in this order; runs of blanks are the same, a
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +134,8 @@ class Reader:
     """What the last block printed, on both streams."""
     expected: int = 0
     """The exit code that the second terminal's command is to end with."""
+    _left: dict[str, dict[Path, str]] = field(default_factory=dict)
+    """By page, the shell's variables and folder at its end: those of one page are no business of the next."""
 
     @classmethod
     def at(cls, folder: Path) -> Reader:
@@ -154,6 +157,18 @@ class Reader:
 
     def follow(self, page: Page) -> None:
         """Does what the page says. Raises AssertionError with the page, the line and what was printed."""
+        shell = self.folder / "shell"
+        before = self._left.get(page.after or "", {})
+        for file in (shell / "variables", shell / "cwd"):
+            file.unlink(missing_ok=True)
+            if file in before:
+                file.write_text(before[file])
+        try:
+            self._follow(page)
+        finally:
+            self._left[page.name] = {f: f.read_text() for f in (shell / "variables", shell / "cwd") if f.exists()}
+
+    def _follow(self, page: Page) -> None:
         for block in page.blocks:
             where = f"{page.name}:{block.line}"
             for source in (m.removeprefix("copy").strip() for m in block.marks if m.startswith("copy ")):
@@ -190,7 +205,8 @@ class Reader:
 
     def _shell(self, body: str, out: Path) -> subprocess.Popen[bytes]:
         """Bash in the folder and with the variables that the block before it left; the second terminal leaves none."""
-        saved, cwd = self.folder / "shell" / "variables", self.folder / "shell" / "cwd"
+        shell = self.folder / "shell"
+        saved, cwd = shell / "variables", shell / "cwd"
         leave = f"export -p > {saved}.new && mv {saved}.new {saved}; pwd > {cwd}; " if out.name == "first" else ""
         script = (
             f"[ -f {saved} ] && . {saved}; cd \"$(cat {cwd} 2>/dev/null || echo {self.folder / 'work'})\"\n"
@@ -198,9 +214,12 @@ class Reader:
             # A shell at a terminal is not ended by the Ctrl-C that ends the command.
             f"trap : INT\nset -e -o pipefail\n{body}"
         )
+        # From a file, as a shell at a terminal does not hold what is typed in its own command line, where `pgrep -f` would find it.
+        typed = shell / f"{out.name}.sh"
+        typed.write_text(script)
         with out.open("wb") as file:
             return subprocess.Popen(
-                ["bash", "-c", script], cwd=self.folder / "work", env=self.environment, stdout=file, stderr=subprocess.STDOUT,
+                ["bash", typed], cwd=self.folder / "work", env=self.environment, stdout=file, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, process_group=0,
             )
 
