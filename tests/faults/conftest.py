@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,18 @@ def still() -> Iterator[None]:
     """Nothing depends on time."""
     with stillness():
         yield
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes that share the tests sends what it counted."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["transitions"] = tally.counted()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """The process that prints the summary takes it; one that died has sent nothing."""
+    tally.add(getattr(node, "workeroutput", {}).get("transitions", ({}, {}, {})))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,6 +22,19 @@ def resumes(scenario: str) -> None:
     resumed[scenario] += 1
 
 
+def counted() -> tuple[dict[str, set[tuple[str, int, str]]], dict[str, int], dict[str, dict[str, str]]]:
+    """All of it, as one process of several sends it to the one that prints the summary."""
+    return crossed, dict(resumed), catches
+
+
+def add(other: tuple[dict[str, set[tuple[str, int, str]]], dict[str, int], dict[str, dict[str, str]]]) -> None:
+    """What another process counted."""
+    for what, transitions in other[0].items():
+        crossed.setdefault(what, set()).update(transitions)
+    resumed.update(other[1])
+    catches.update(other[2])
+
+
 def table() -> list[str]:
     """The summary's lines."""
     lines: list[str] = []
