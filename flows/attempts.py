@@ -21,7 +21,7 @@ from regrow.infra.task_runner import TrialTaskRunner, await_retry, mend, settle,
 from regrow.search.events import Cause
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
-from regrow.search.spec import Resources
+from regrow.search.spec_parts import Resources
 from regrow.tasks.messages import Assignment
 from regrow.tasks.names import settings, task_name, task_run_id, task_tags
 from regrow.tasks.run_trial import run_trial
@@ -49,7 +49,7 @@ class Attempts:
         self._runner, self._client, self._shared = runner, client, shared
         self._flow_run_id, self._experiment_id = flow_run_id, experiment_id
         self._resources = resources
-        self.wanted = _wanted(resources, 1)
+        self.wanted = resources.wanted()
         """What an attempt of one slot needs, for slots_for and its kin."""
         self._submitted: set[tuple[int, int]] = set()
         self._task_runs: set[UUID] = set()
@@ -66,7 +66,7 @@ class Attempts:
         previous = None
         if assignment.attempt > 1:
             previous = self._previous(run_id, assignment)
-        wanted = _wanted(self._resources, assignment.width)
+        wanted = self._resources.wanted(assignment.width)
         selector = self._nodes.selector(wanted, avoid_spot=assignment.avoid_spot, avoid=avoid)
         options = {**_options(self._resources, assignment.width), "label_selector": selector}
         ref = self._runner.submit_run(
@@ -156,14 +156,8 @@ class Attempts:
         mend(self._client, self._flow_run_id, run_trial, ended)
 
 
-def _wanted(resources: Resources, width: int) -> dict[str, float]:
-    """What an attempt needs that has `width` slots' worth of resources."""
-    each = {"cpu": resources.cpu, "gpu": resources.gpu, "memory": resources.memory, **resources.custom}
-    return {name: amount * width for name, amount in each.items()}
-
-
 def _options(resources: Resources, width: int) -> dict[str, Any]:
-    """The same as Ray's options of a task."""
+    """What an attempt needs that has `width` slots' worth of resources, as Ray's options of a task."""
     custom = {name: amount * width for name, amount in resources.custom.items()}
     options: dict[str, Any] = {
         "num_cpus": resources.cpu * width, "num_gpus": resources.gpu * width, "resources": custom, "runtime_env": dict(TRIAL_ENV),

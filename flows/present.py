@@ -15,7 +15,6 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate
 
 from regrow.infra import views
-from regrow.infra.mlflow_catch_up import recorded_as
 from regrow.infra.mlflow_ui import runs_page
 from regrow.infra.places import Places
 from regrow.search import waste
@@ -81,7 +80,7 @@ def _best(history: History, places: Places) -> list[str]:
 
 def _links(history: History, places: Places) -> list[str]:
     name, uri, objective = history.spec.name, places.mlflow_uri, history.spec.objective
-    there = recorded_as(history.opened, name)
+    there = history.spec.recorded_as
     mlflow = f"in the experiment `{there}` of MLflow at `{shown(uri)}`, `{places.command('ui', name)}` opens it"
     if uri.startswith(("http://", "https://")):
         mlflow = f"[in MLflow]({runs_page(uri, there, objective.name, objective.mode, only=history.id)})"

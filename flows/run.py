@@ -98,6 +98,8 @@ def run(
     if parsed is not None and parsed.name != name:
         parsed = Spec.parse({**parsed.to_json(), "name": name})
     prepared = prepare(Places.at(state).writable(), name, parsed, trials=trials, code=code)
+    for line in prepared.changes:
+        _announce(line)
     api_url = get_current_settings().api.url
     if api_url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")

@@ -102,16 +102,14 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
         if driver in ledger.drivers and not again:
             ledger.retire()
             return ledger
+        created = history.created or Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
         opened = Opened(
             t=now, by="coordinator" if again else "driver", driver=driver,
             slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
             flow_run=opening.flow_run, code=opening.code, versions=opening.versions, widest=opening.widest,
-            price_per_hour=opening.spec.get("price_per_hour"),
-            mlflow={key: value for key, value in (opening.spec.get("mlflow") or {}).items() if value},
-            register=opening.spec.get("register"), environment={} if again else opening.environment,
+            settings=_changed(created.spec, opening.spec), environment={} if again else opening.environment,
         )
-        created = Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
-        events: list[AnyEvent] = [] if history.t_created else [created]
+        events: list[AnyEvent] = [] if history.created is not None else [created]
         try:
             ledger.claim(*events, opened)
         except Superseded:
@@ -125,6 +123,12 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             ]
         return ledger
     raise Superseded(ledger.log.last)
+
+
+def _changed(created: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """What a sitting has otherwise than the experiment's beginning."""
+    first = Spec.parse(created).settings()
+    return {key: value for key, value in Spec.parse(current).settings().items() if value != first[key]}
 
 
 class Coordinator:

@@ -11,7 +11,8 @@ from regrow.infra.places import Places, replay, survey
 from regrow.search import samplers
 from regrow.search.errors import SpecError, shown
 from regrow.search.events import Closed, Known
-from regrow.search.spec import Recording, Spec
+from regrow.search.history import specification
+from regrow.search.spec import PER_SITTING, Spec
 from regrow.search.warm import known_from
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
@@ -30,7 +31,9 @@ class Prepared:
     known: list[Known] = field(default_factory=list)
     """What a new experiment takes over from earlier ones."""
     nothing_left: bool = False
-    """Whether it is finished and no further trial is asked for."""
+    """Whether it is finished, and neither a further trial nor another end is asked for."""
+    changes: list[str] = field(default_factory=list)
+    """What is otherwise than in the last sitting, a line each."""
 
     @property
     def folder(self) -> str | None:
@@ -69,21 +72,12 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
         new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
         known = _warm(places, new)
         return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True, known=known)
-    stored = Spec.parse(found.created.spec, where=f"log of {name!r}")
-    if found.opened is not None and found.opened.price_per_hour is not None:
-        stored = stored.model_copy(update={"price_per_hour": found.opened.price_per_hour})
-    if found.opened is not None:
-        stored = stored.model_copy(
-            update={"mlflow": Recording.model_validate(found.opened.mlflow), "register": found.opened.register}
-        )
+    stored = specification(found.created, found.opened)
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
         _same(stored, spec, name)
-        # What may differ from sitting to sitting is taken from the new one.
         trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
-        names = ("concurrency", "working_dir", "env", "resources", "price_per_hour", "mlflow", "register")
-        loose = {k: getattr(spec, k) for k in names}
-        current = stored.model_copy(update=loose)
+        current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SITTING})
     else:
         current = stored
     if trials is not None:
@@ -101,9 +95,11 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
     if current.trainable == "pickled" and code is None:
         code = found.opened.code if found.opened else None
     finished = isinstance(found.last, Closed) and found.last.status == "finished"
+    changed = [key for key in PER_SITTING if getattr(stored, key) != getattr(current, key)]
     return Prepared(
         places=places, spec=current, store=store, trials=trials, code=_pickled(code), new=False,
-        nothing_left=finished and (trials is None or trials == total),
+        nothing_left=finished and (trials is None or trials == total) and not {"stop", "register"} & {*changed},
+        changes=[_change(key, stored, current) for key in changed],
     )
 
 
@@ -127,6 +123,14 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
 def _pickled(digest: str | None) -> tuple[str, str] | None:
     """Store key and SHA-256 of a pickled trainable."""
     return None if digest is None else (f"code/{digest}", digest)
+
+
+def _change(key: str, stored: Spec, current: Spec) -> str:
+    """A line about what is otherwise than in the last sitting."""
+    if key == "env":  # its values may be secrets
+        return "env differs from the last time"
+    where, old, new = _difference(key, stored.settings()[key], current.settings()[key])
+    return f"{where} was {old}, and is {'none' if new is None else shown(new)} from now on"
 
 
 def _same(stored: Spec, given: Spec, name: str) -> None:

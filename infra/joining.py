@@ -54,8 +54,7 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
 
     Raises SpecError if no node can hold a single one: it would wait forever.
     """
-    wanted = {"cpu": spec.resources.cpu, "gpu": spec.resources.gpu, "memory": spec.resources.memory, **spec.resources.custom}
-    asked = {name: amount for name, amount in wanted.items() if amount}
+    asked = spec.resources.wanted()
     if not asked:
         return spec.concurrency or 1  # a specification that asks for nothing has a concurrency
     room = ray_cluster.slots_for(asked)
@@ -69,8 +68,7 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
 
 def widest(spec: Spec, ray_cluster: cluster.Cluster) -> int:
     """Slots' worth of resources that one attempt can have on the present nodes; 1 where trials ask for nothing."""
-    wanted = {"cpu": spec.resources.cpu, "gpu": spec.resources.gpu, "memory": spec.resources.memory, **spec.resources.custom}
-    asked = {name: amount for name, amount in wanted.items() if amount}
+    asked = spec.resources.wanted()
     return ray_cluster.widest(asked) if asked else 1
 
 

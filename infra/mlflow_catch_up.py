@@ -17,7 +17,8 @@ from regrow.infra.log import Log
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import CURSOR_TAG, EXPERIMENT_TAG, MlflowSink, RunUpdate
 from regrow.infra.places import Places, first_event, survey
-from regrow.search.events import Created, Opened, decode
+from regrow.search.events import Created, decode
+from regrow.search.history import specification
 from regrow.tasks.ports import Store
 
 _SEGMENTS = 500
@@ -60,7 +61,8 @@ def record_missing(
     if found.created is None:
         return 0
     sink = MlflowSink(
-        tracking_uri=places.mlflow_uri, experiment_name=recorded_as(found.opened, name), experiment_id=found.created.id,
+        tracking_uri=places.mlflow_uri, experiment_name=specification(found.created, found.opened).recorded_as,
+        experiment_id=found.created.id,
         artifact_root=places.mlflow_artifacts,
     )
     try:
@@ -88,11 +90,6 @@ def record_missing(
         return written
     finally:
         sink.close()
-
-
-def recorded_as(opened: Opened | None, name: str) -> str:
-    """The name of the MLflow experiment in which an experiment is recorded."""
-    return str((opened.mlflow.get("experiment") if opened is not None else None) or name)
 
 
 def _obituaries(runs: Runs) -> list[RunUpdate]:

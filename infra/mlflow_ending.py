@@ -75,7 +75,7 @@ def made(history: History, places: Places) -> tuple[dict[str, bytes], list[str]]
 
 def _register(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str) -> str | None:
     history = runs.history
-    name = history.opened.register if history.opened is not None else None
+    name = history.spec.register
     if name is None or history.closed is None or history.closed.status not in ("finished", "stopped"):
         return None  # one that was interrupted goes on
     from regrow.infra.mlflow_register import register_best

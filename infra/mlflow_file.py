@@ -7,13 +7,11 @@ MLflow refuses from then on. So it is made beside its place, from a template whe
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.sqlite_files import copy_database, create_database
+from regrow.infra.sqlite_files import create_database, fill_from_template
 
 
 def make_sure_of(tracking_uri: str) -> None:
@@ -37,16 +35,7 @@ def _fill(database: Path) -> None:
     """Copies the template that the first use of this MLflow left (10 ms), or runs MLflow's migrations (1 s)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     template = cache / "regrow" / f"mlflow-{version('mlflow')}.db"
-    if template.exists():
-        try:
-            copy_database(template, database)
-            return
-        except (OSError, sqlite3.Error):  # unreadable or torn: as if there were none
-            database.unlink(missing_ok=True)
-    _migrate(database)
-    with suppress(OSError, sqlite3.Error):  # a cache that can't be written only costs the next user time
-        template.parent.mkdir(parents=True, exist_ok=True)
-        copy_database(database, template)
+    fill_from_template(database, template, lambda: _migrate(database))
 
 
 def _migrate(database: Path) -> None:

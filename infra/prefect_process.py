@@ -13,13 +13,11 @@ import fcntl
 import gc
 import os
 import socket
-import sqlite3
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regrow.infra.sqlite_files import copy_database
+from regrow.infra.sqlite_files import fill_from_template
 
 if TYPE_CHECKING:
     import uvicorn
@@ -65,18 +63,8 @@ def create_database(database: Path, template: Path) -> None:
     migrations left, stamped with their revision; the server still asks Alembic for newer ones whenever it
     starts.
     """
-    if database.exists():
-        return
-    if template.exists():
-        try:
-            copy_database(template, database)
-            return
-        except (OSError, sqlite3.Error):  # unreadable or torn: as if there were none
-            database.unlink(missing_ok=True)
-    asyncio.run(migrate())
-    with suppress(OSError, sqlite3.Error):  # a cache that can't be written only costs the next user time
-        template.parent.mkdir(parents=True, exist_ok=True)
-        copy_database(database, template)
+    if not database.exists():
+        fill_from_template(database, template, lambda: asyncio.run(migrate()))
 
 
 async def migrate() -> None:

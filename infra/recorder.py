@@ -14,11 +14,11 @@ from typing import Any
 import ray
 
 from regrow.infra import mlflow_ending
-from regrow.infra.mlflow_catch_up import recorded_as
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import MlflowSink, SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, replay
 from regrow.search.events import Began, Created, Opened, decode
+from regrow.search.history import specification
 from regrow.tasks.mlflow_port import Tracked
 
 GATHER_SECONDS = 0.5
@@ -143,7 +143,7 @@ class Recorder:
         created = next(event for event in events if isinstance(event, Created))
         opened = next((event for event in reversed(events) if isinstance(event, Opened)), None)
         return MlflowSink(
-            tracking_uri=self._uri, experiment_name=recorded_as(opened, self._name), experiment_id=created.id,
+            tracking_uri=self._uri, experiment_name=specification(created, opened).recorded_as, experiment_id=created.id,
             artifact_root=self._root,
         )
 

@@ -153,7 +153,7 @@ def _tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, s
         "more": f"{_duration(hours * 3600)} on {history.slots} slot{'' if history.slots == 1 else 's'}",
     }
     if (money := cost.money(history, hours)) is not None:
-        yield {"label": "Cost", "number": f"{money:,.2f}", "more": f"at {cost.price(history):g} for a slot and hour"}
+        yield {"label": "Cost", "number": f"{money:,.2f}", "more": f"at {history.spec.price_per_hour:g} for a slot and hour"}
     lost = waste.of_all(history)
     seconds, attempts = sum(one.seconds for one in lost.values()), sum(one.attempts for one in lost.values())
     share = f", {seconds / (hours * 3600):.1%} of all" if hours and seconds else ""

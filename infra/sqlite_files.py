@@ -37,6 +37,24 @@ def create_database(database: Path, fill: Callable[[Path], None]) -> None:
             shutil.rmtree(making, ignore_errors=True)
 
 
+def fill_from_template(database: Path, template: Path, make: Callable[[], None]) -> None:
+    """Copy `template` to `database`; where there is no sound one, `make` makes the database, and leaves it as the template.
+
+    The caller names a template by the version of what it was made with. Raises what `make` raises; a template that cannot
+    be read or written only costs time.
+    """
+    if template.exists():
+        try:
+            copy_database(template, database)
+            return
+        except (OSError, sqlite3.Error):  # unreadable or torn: as if there were none
+            database.unlink(missing_ok=True)
+    make()
+    with suppress(OSError, sqlite3.Error):  # a cache that can't be written only costs the next user time
+        template.parent.mkdir(parents=True, exist_ok=True)
+        copy_database(database, template)
+
+
 def copy_database(source: Path, target: Path) -> None:
     """Copy a sqlite database, whole or not at all. Raises OSError or sqlite3.Error."""
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")

@@ -20,15 +20,9 @@ def slot_hours(history: History, now: float) -> float:
     return sum(of_attempt(attempt, now) for trial in history.trials for attempt in trial.attempts) / 3600.0
 
 
-def price(history: History) -> float | None:
-    """Of a slot for an hour: that of the last sitting, else the specification's; None where none was given."""
-    said = history.opened.price_per_hour if history.opened is not None else None
-    return history.spec.price_per_hour if said is None else said
-
-
 def money(history: History, hours: float) -> float | None:
     """What so many slot-hours cost, in the currency of `price_per_hour`; None where there is no price."""
-    per_hour = price(history)
+    per_hour = history.spec.price_per_hour
     return None if per_hour is None else hours * per_hour
 
 

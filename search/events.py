@@ -75,8 +75,8 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time; `trials`: the total
     number of trials from here on. `widest`: slots of which one node has room, so that one attempt may have them; 0:
     all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ between versions.
-    `price_per_hour`: of one slot, as the specification has it, None for none. `code` is the SHA-256 of the pickled
-    trainable, if it has no import path. `mlflow` and `register`: what this sitting's specification says of its recording.
+    `code` is the SHA-256 of the pickled trainable, if it has no import path. `settings`: the keys of the specification that may
+    change from sitting to sitting, where they differ from those of `Created`.
     `environment`: what the driver found of its code and its machine, see `infra/environment.py`; empty where a coordinator opens.
     """
 
@@ -88,9 +88,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     code: str | None = None
     versions: dict[str, str] = {}
     widest: int = 0
-    price_per_hour: float | None = None
-    mlflow: dict[str, Any] = {}
-    register: str | None = None
+    settings: dict[str, Any] = {}
     environment: dict[str, Any] = {}
 
 

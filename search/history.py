@@ -30,7 +30,8 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.lifecycle import IllegalMove, Move, TrialState, move
-from regrow.search.spec import Metric, Spec
+from regrow.search.spec import Spec
+from regrow.search.spec_parts import Metric
 
 _MOVES: dict[Outcome, Move] = {"done": Move.DONE, "paused": Move.PAUSE, "stopped": Move.STOP}
 
@@ -158,6 +159,11 @@ class Trial:
         return last if last is not None and last.outcome in ("failed", "lost") else None
 
 
+def specification(created: Created, opened: Opened | None = None) -> Spec:
+    """The specification of an experiment as a sitting has it; None: as it was created. Raises SpecError."""
+    return Spec.parse({**created.spec, **(opened.settings if opened is not None else {})}, where="log")
+
+
 class History:
     """All that is known of an experiment. Reading is free; only `apply` changes it."""
 
@@ -169,6 +175,7 @@ class History:
         self.slots = 0
         self.widest = 0
         """Slots that one attempt may have at most."""
+        self.created: Created | None = None
         self.opened: Opened | None = None
         self.environment: dict[str, Any] = {}
         """What the driver of the last sitting found of its code and its machine; empty where none looked."""
@@ -207,7 +214,7 @@ class History:
 
     @property
     def spec(self) -> Spec:
-        """The specification. Raises LookupError before the log's first event."""
+        """The specification, as the last sitting has it. Raises LookupError before the log's first event."""
         if self._spec is None:
             raise LookupError("the log is empty: the experiment was never created")
         return self._spec
@@ -298,7 +305,8 @@ class History:
     def _created(self, event: Created) -> None:
         if self._spec is not None:
             raise IllegalMove(-1, None, "be created twice")
-        self._spec = Spec.parse(event.spec, where="log")
+        self.created = event
+        self._spec = specification(event)
         self._objective = self._spec.objective
         self.limits = self._spec.limits
         self.id, self.total, self.t_created = event.id, self._spec.total, event.t
@@ -315,7 +323,17 @@ class History:
             self.closing = self.closed = None
             self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
         self.opened = event
+        self._settle(event)
         self.environment = event.environment or self.environment
+
+    def _settle(self, event: Opened) -> None:
+        """The specification is from here on as this sitting has it."""
+        if self.created is None or self._spec is None:
+            return
+        tolerance = self._spec.stop.tolerance
+        self._spec = specification(self.created, event)
+        if self._spec.stop.tolerance != tolerance:  # what counts as better is another thing now
+            self._plateau_from, self.since_best = None, 0
 
     def _proposed(self, event: Proposed) -> None:
         if event.trial != len(self.trials):
@@ -484,8 +502,7 @@ class History:
         self._hold(trial, held=False)
         self._cloned(trial)
         best = self.trials[self.best].best if self.best is not None else None
-        plateau = self.spec.stop.plateaus()
-        tolerance = min((p.tolerance for p in plateau), default=0.0)
+        tolerance = self.spec.stop.tolerance
         if best is not None and (self._plateau_from is None or self._better(best[0], self._by(self._plateau_from, tolerance))):
             self._plateau_from, self.since_best = best[0], 0
         else:

@@ -81,13 +81,25 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _options(make: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword-only parameters and their defaults, a base's before those of a class that passes further ones on to it."""
+    parameters = inspect.signature(make).parameters.values()
+    bases = iter(make.__mro__[1:] if isinstance(make, type) else ())
+    known: dict[str, Any] = {}
+    while True:
+        known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} | known
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters) or (base := next(bases, None)) is None:
+            return known
+        parameters = inspect.signature(base.__init__).parameters.values()
+
+
 def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed: Any) -> T:
     """Calls `make` with what is fixed and the user's options, which are its keyword-only parameters.
 
-    Raises SpecError for an option that it does not have, or a value whose type differs from the default's.
+    A class whose `__init__` passes `**options` on to its base has that one's options too. Raises SpecError for an option that
+    it does not have, or a value whose type differs from the default's.
     """
-    parameters = inspect.signature(make).parameters.values()
-    known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in fixed}
+    known = {name: default for name, default in _options(make).items() if name not in fixed}
     for name, value in options.items():
         if name not in known:
             hint = nearest(name, known) if known else "it has no options"

@@ -39,7 +39,7 @@ from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.options import chosen
 from regrow.search.samplers import Result, Sampler
 from regrow.search.schedulers import FINAL, Candidate, Scheduler, Verdict
-from regrow.search.spec import Stop
+from regrow.search.spec_parts import Stop
 
 HOPELESS = 5
 """So many trials that fail in a sitting in which no trial reports anything end it: the fault is not in one configuration."""

@@ -28,227 +28,33 @@ from pydantic_core import CoreSchema
 
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
-from regrow.search.described import descriptions
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
-from regrow.search.options import chosen, is_path, nearest
-from regrow.search.scalars import as_yaml_number
+from regrow.search.options import chosen, is_path
+from regrow.search.secret import holds_secret, is_secret
 from regrow.search.setting import Setting
 from regrow.search.space import Space
+from regrow.search.spec_errors import explain
+from regrow.search.spec_parts import (
+    IMPORT_PATH,
+    Checkpointing,
+    Count,
+    Metric,
+    Mode,
+    Number,
+    Part,
+    Point,
+    Recording,
+    Resources,
+    Retries,
+    Stop,
+    WarmStart,
+    point,
+    warm_start,
+)
 
-Mode = Literal["min", "max"]
-
-_TRAINABLE = re.compile(r"(?:[^:\n]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _RAY_OWN = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": None}
 """Names that Ray refuses as custom resources, and what they are called here."""
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SECRET = re.compile(r"(?:^|[_.-])(?:api)?(?:key|token|pass|pat)(?:$|[_.-])|passw|secret|credential", re.IGNORECASE)
-"""Names of secrets. By whole words: TOKENIZERS_PARALLELISM is none."""
-_SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@|^(?:sk-|ghp_|github_pat_|glpat-|hf_|xox[bp]-|AKIA)\w{8}")
-"""An address with a password in it, or the beginning of a token of a well-known service."""
-
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The schema says what stands below each field: editors show it, and the reference is made of it."""
-        schema = handler(core)
-        fields = handler.resolve_ref_schema(schema)["properties"]
-        for name, text in descriptions(cls).items():
-            fields[name].setdefault("description", text)
-        return schema
-
-
-class Metric(_Part):
-    """A metric that the trainable reports, and whether less or more of it is better."""
-
-    name: Annotated[str, Field(min_length=1, max_length=250)]
-    """As the trainable reports it."""
-    mode: Mode
-    """Whether less (`min`) or more (`max`) of it is better."""
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable or key of this name is likely to hold a secret, whose value must not be shown or stored."""
-    return _SECRET.search(name) is not None
-
-
-def _bytes(value: Any) -> Any:
-    """'2 GiB' or '500MB' as a number of bytes; anything else unchanged, for pydantic to judge."""
-    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", value.lower())):
-        return int(float(m[1]) * _UNITS[m[2]])
-    return value
-
-
-class Resources(_Part):
-    """What one attempt needs on one node, in Ray's units; fractions of a CPU or GPU share it."""
-
-    cpu: Annotated[Number, Field(ge=0)] = 1
-    """CPUs."""
-    gpu: Annotated[Number, Field(ge=0)] = 0
-    """GPUs."""
-    memory: Annotated[Count, BeforeValidator(_bytes), Field(ge=0)] = 0
-    """Bytes, or text such as "2GiB"; 0 means not limited."""
-    custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
-    """Custom Ray resources by name."""
-
-
-Budget = Annotated[Count, Field(ge=0)] | Literal["unlimited"]
-
-
-class Retries(_Part):
-    """How many more attempts a trial gets after a loss, counted apart by class."""
-
-    preempted: Budget = "unlimited"
-    """The node went away, or the driver did."""
-    infrastructure: Budget = 5
-    """The worker was killed, ran out of memory, storage was away."""
-    error: Budget = 0
-    """The trainable raised."""
-    spot: Annotated[Count, Field(ge=0)] = 3
-    """After so many attempts whose node went away, a trial goes to nodes that are not spot, where there are any."""
-
-    def allows(self, cause: str, used: int) -> bool:
-        """Whether another attempt may follow after `used` attempts have ended for `cause`."""
-        budget: Budget = getattr(self, cause)
-        return budget == "unlimited" or used <= budget
-
-
-class Checkpointing(_Part):
-    """When checkpoints are taken, and which are kept. Steps count from 1."""
-
-    every_steps: Annotated[Count, Field(ge=1)] | None = None
-    """At every so many steps. With neither this nor `every_seconds` given: at every step."""
-    every_seconds: Annotated[Number, Field(gt=0)] | None = None
-    """At the first report after so many seconds since the last one."""
-    keep_last: Annotated[Count, Field(ge=1)] = 2
-    """How many of a trial's latest checkpoints are kept."""
-    keep_best: Annotated[Count, Field(ge=0)] = 1
-    """How many of its best ones (by the objective at their step) are kept beside these."""
-
-    @model_validator(mode="after")
-    def _one_rhythm(self) -> Self:
-        if self.every_steps is not None and self.every_seconds is not None:
-            raise SpecError(
-                key="checkpoint.every_seconds", value=self.every_seconds, problem="excludes every_steps", hint="give one of them"
-            )
-        return self
-
-
-class Plateau(_Part):
-    """The best value improved by no more than `tolerance` for so many trials (or, for one trial, steps)."""
-
-    trials: Annotated[Count, Field(ge=1)] | None = None
-    """For an experiment: trials that ended since."""
-    steps: Annotated[Count, Field(ge=1)] | None = None
-    """For a trial: steps since."""
-    tolerance: Annotated[Number, Field(ge=0)] = 0.0
-    """In the objective's own unit."""
-
-
-class StopTrial(_Part):
-    """Conditions that end one trial as done before `max_steps`; the first that holds counts."""
-
-    target: Number | None = None
-    """Its objective reached this value."""
-    plateau: Plateau | None = None
-    """{steps: N, tolerance: X}."""
-    function: str | None = None
-    """Import path of a function (trial number, metrics of the step) -> bool, called at each report."""
-
-    @property
-    def watches(self) -> bool:
-        """Whether it looks at the objective's values."""
-        return self.target is not None or self.plateau is not None
-
-    @model_validator(mode="after")
-    def _by_steps(self) -> Self:
-        if self.plateau is not None and (self.plateau.steps is None or self.plateau.trials is not None):
-            hint = "write {steps: N}"
-            raise SpecError(key="stop.trial.plateau", value=self.plateau.trials, problem="counts a trial's steps", hint=hint)
-        if self.function is not None and not _TRAINABLE.fullmatch(self.function):
-            hint = "write file.py:function or package.module:function"
-            raise SpecError(key="stop.trial.function", value=self.function, problem="names no function", hint=hint)
-        return self
-
-
-class Stop(_Part):
-    """Conditions that end the experiment before all its trials are done; the first that holds counts."""
-
-    target: Number | None = None
-    """The first metric reached this value (at a step that meets all constraints)."""
-    hours: Annotated[Number, Field(gt=0)] | None = None
-    """The experiment ran for so long, over all its sittings; the time between them does not count."""
-    plateau: Plateau | None = None
-    """{trials: N, tolerance: X}."""
-    trials: Annotated[Count, Field(ge=1)] | None = None
-    """So many trials have ended. (`trials:` at the top is how many there are at most.)"""
-    all: tuple[Stop, ...] = ()
-    """Holds when each of these holds."""
-    trial: StopTrial = StopTrial()
-    """Conditions that end one trial."""
-
-    @model_validator(mode="after")
-    def _by_trials(self) -> Self:
-        if self.plateau is not None and (self.plateau.trials is None or self.plateau.steps is not None):
-            hint = "write {trials: N}"
-            raise SpecError(key="stop.plateau", value=self.plateau.steps, problem="counts the experiment's trials", hint=hint)
-        if len({p.tolerance for p in self.plateaus()}) > 1:
-            raise SpecError(key="stop", value="plateau", problem="has two tolerances", hint="give each plateau the same one")
-        if any(inner.trial != StopTrial() for inner in self.all):
-            raise SpecError(key="stop.all", value="trial", problem="is for experiments", hint="write stop: {trial: ...}")
-        return self
-
-    def plateaus(self) -> list[Plateau]:
-        """Those of the experiment, wherever they stand."""
-        own = [] if self.plateau is None else [self.plateau]
-        return own + [p for inner in self.all for p in inner.plateaus()]
-
-
-class Recording(_Part):
-    """How the experiment is recorded in MLflow."""
-
-    experiment: Annotated[str, Field(min_length=1, max_length=250)] | None = None
-    """The MLflow experiment that its runs go to, which several experiments may share; None: one of its own, by its name."""
-    system_metrics: Annotated[bool, Field(strict=True)] = False
-    """Whether MLflow's monitor records the load of CPU, memory, disk, network and GPU in each trial's run (needs psutil)."""
-
-
-class Point(_Part):
-    """A configuration to try first or, with a result, to learn from without trying it."""
-
-    config: dict[str, Any]
-    """Nested as the space is."""
-    metrics: dict[str, Number] | None = None
-    """What is known of it; None: it is tried."""
-
-
-class WarmStart(_Part):
-    """An earlier experiment, and how its space differs."""
-
-    experiment: str
-    """Its name."""
-    given: dict[str, Any] = {}
-    """What a parameter that it did not have was there, by dotted name."""
-    ignore: tuple[str, ...] = ()
-    """Parameters that only it had, and that made no difference."""
-
-
-def _warm_start(value: Any) -> Any:
-    """An experiment may be given by its name alone."""
-    return {"experiment": value} if isinstance(value, str) else value
-
-
-def _point(value: Any) -> Any:
-    """A point may be written as the configuration alone."""
-    return {"config": value} if isinstance(value, dict) and not {"config", "metrics"} >= set(value) else value
-
-
 def _space(value: Any) -> Space:
     return value if isinstance(value, Space) else Space.parse(value)
 
@@ -282,7 +88,13 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 """Pydantic warns of a field that hides an attribute of its base; this one is of classes (ABCMeta): nobody asks a Spec for it."""
 
 
-class Spec(_Part):
+PER_SITTING = (
+    "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "price_per_hour", "mlflow", "register",
+)
+"""Keys that an experiment's next sitting may have with other values; its state root may be moved and its total raised, too."""
+
+
+class Spec(Part):
     """An experiment. Raises SpecError (through `parse`) naming key, value and what to do."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -307,11 +119,11 @@ class Spec(_Part):
     """Attempts at a time; None: what the cluster can hold."""
     constraints: tuple[str, ...] = ()
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
-    points: tuple[Annotated[Point, BeforeValidator(_point)], ...] = ()
+    points: tuple[Annotated[Point, BeforeValidator(point)], ...] = ()
     """Configurations to try first, in this order; those with known metrics are only told to the sampler."""
     repeats: Annotated[Count, Field(ge=1)] = 1
     """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
-    warm_start: tuple[Annotated[WarmStart, BeforeValidator(_warm_start)], ...] = ()
+    warm_start: tuple[Annotated[WarmStart, BeforeValidator(warm_start)], ...] = ()
     """Earlier experiments of the same state root whose trials are told to the sampler, as they are when this one begins."""
     resources: Resources = Resources()
     retries: Retries = Retries()
@@ -341,7 +153,7 @@ class Spec(_Part):
                 raise SpecError(
                     key=f"env.{name}", value="***", problem="is no name of a variable", hint="write letters, digits and '_'"
                 )
-            if value is not None and (is_secret(name) or _SECRET_VALUE.search(value)):
+            if value is not None and (is_secret(name) or holds_secret(value)):
                 hint = f"write `{name}: null`, which forwards it from your environment"
                 raise SpecError(key=f"env.{name}", value="***", problem="looks like a secret, which would be stored", hint=hint)
         return env
@@ -373,7 +185,7 @@ class Spec(_Part):
         if self.trials is not None and self.trials % self.repeats:
             hint = f"write {self.trials - self.trials % self.repeats + self.repeats}"
             raise SpecError(key="trials", value=self.trials, problem=f"is no multiple of repeats ({self.repeats})", hint=hint)
-        if self.trainable != "pickled" and not _TRAINABLE.fullmatch(self.trainable):
+        if self.trainable != "pickled" and not IMPORT_PATH.fullmatch(self.trainable):
             hint = "write file.py:function or package.module:Class"
             raise SpecError(key="trainable", value=self.trainable, problem="names no function or class", hint=hint)
         self._check_resources()
@@ -471,124 +283,27 @@ class Spec(_Part):
         except SpecError as error:
             raise error.at(where) from None
         except ValidationError as error:
-            raise _explain(error, data).at(where) from None
+            raise explain(error, data, cls, _PARTS).at(where) from None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `parse` turns into an equal specification."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def identity(self) -> dict[str, Any]:
-        """What makes two specifications the same experiment: all but where it runs, how wide, and how many trials."""
-        loose = {
-            "state", "concurrency", "working_dir", "trials", "env", "stop", "retries", "resources", "lease", "price_per_hour",
-            "mlflow", "register",
-        }
-        return self.model_dump(mode="json", exclude=loose)
+        """What makes two specifications the same experiment: all but what a sitting may have otherwise."""
+        return self.model_dump(mode="json", exclude={"state", "trials", *PER_SITTING})
+
+    def settings(self) -> dict[str, Any]:
+        """What may change from sitting to sitting, as plain data."""
+        return self.model_dump(mode="json", include=set(PER_SITTING))
+
+    @property
+    def recorded_as(self) -> str:
+        """The name of the MLflow experiment in which it is recorded."""
+        return self.mlflow.experiment or self.name
 
 
-_FORMS = {
-    "metric": "write a name, or a list of {name: ..., mode: ...}",
-    "search": "write NAME or {NAME: {option: value}}",
-    "schedule": "write NAME or {NAME: {option: value}}",
-    "retries": "write a whole number, or unlimited",
-    "constraints": "write a list of METRIC <= NUMBER",
-    "points": "write a list of configurations, or of {config: ..., metrics: ...}",
-    "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
-    "resources.memory": 'write a number of bytes, or text such as "2GiB"',
-    "env": "write NAME: value, one a line",
-}
-"""What to write where a value of more than one form may stand."""
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "retries": Retries, "checkpoint": Checkpointing, "stop": Stop,
     "mlflow": Recording,
 }
-
-
-def _explain(error: ValidationError, data: dict[str, Any]) -> SpecError:
-    """One of pydantic's complaints, in our words: the key as the user wrote it, the value, what to do.
-
-    A misspelt key comes first, for it explains a missing one; of the forms that a value may have, the one that fits most.
-    """
-    errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-    first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, SpecError):
-        return cause
-    path = _path(first["loc"], data, missing=first["type"] == "missing")
-    key, value = ".".join(path), first["input"]
-    problem, hint = _wording(first["type"], first.get("ctx", {}), value)
-    if path[0] == "env" or is_secret(path[-1]):
-        value = "***"  # it may be a secret, and messages are kept
-    if first["type"] == "extra_forbidden":
-        part = _PARTS.get(path[0], Spec)
-        return SpecError(key=key, value=value, problem="unknown key", hint=nearest(path[-1], part.model_fields))
-    if first["type"] == "missing":
-        return SpecError(key=key, value=None, problem="is missing", hint=f"add `{path[-1]}:` to the specification")
-    if path[0] in _PARTS and first["type"] in ("model_type", "model_attributes_type"):
-        hint = f"its keys are: {', '.join(_PARTS[path[0]].model_fields)}"
-    elif first["type"].endswith("_type") and not (hint == _QUOTES and path[0] in ("metric", "env")):
-        near = (form for at, form in _FORMS.items() if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2)
-        hint = next(near, hint)
-    return SpecError(key=key, value=value, problem=problem, hint=hint)
-
-
-def _path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> list[str]:
-    """The keys and positions of `loc` that `data` has; pydantic puts names of types between them."""
-    path: list[str] = []
-    for place, name in enumerate(loc):
-        here = (isinstance(data, dict) and name in data) or (isinstance(data, (list, tuple)) and isinstance(name, int))
-        if here:
-            data = data[name]
-        if here or (missing and place == len(loc) - 1):
-            path.append(str(name))
-    return path or [str(loc[0])]
-
-
-_QUOTES = "put quotes around it"
-
-
-def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
-    """Problem and hint for one kind of pydantic's errors."""
-    if isinstance(value, str) and kind.startswith(("int_", "float_")) and _numeric(value):
-        whole = float(value).is_integer() and kind.startswith("int_")
-        number = int(float(value)) if whole else as_yaml_number(value) or value
-        return "is text, not a number", f"write {number}, without quotes"
-    if value is None and kind.endswith("_type"):
-        return "is empty", "give it a value, or leave the key out"
-    match kind:
-        case "string_type":
-            return "is not text", _QUOTES if isinstance(value, int | float) else "write text"
-        case "invalid_key":
-            return "is not a key", _QUOTES
-        case "int_type" | "int_from_float":
-            whole = isinstance(value, float) and value.is_integer()
-            return "is not a whole number", f"write {int(value)}" if whole else "write a whole number"
-        case "float_type":
-            return "is not a number", "write a number"
-        case "bool_type":
-            return "is neither true nor false", "write true or false"
-        case "finite_number":
-            return "is not a finite number", "write a finite number"
-        case "greater_than_equal":
-            return f"is below {ctx['ge']:g}", f"write {ctx['ge']:g} or more"
-        case "greater_than":
-            return f"is not above {ctx['gt']:g}", f"write a number above {ctx['gt']:g}"
-        case "string_pattern_mismatch":
-            return "is no name", "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
-        case "string_too_short":
-            return "is empty", "write a name"
-        case "string_too_long":
-            return f"is longer than {ctx['max_length']} characters", "write a shorter name"
-        case "literal_error":
-            return f"is not {ctx['expected']}", nearest(value, re.findall(r"'(.*?)'", ctx["expected"]))
-        case "dict_type" | "model_type" | "model_attributes_type":
-            return "is not a map", "write {key: value}"
-        case _:
-            return str(ctx.get("error", kind.replace("_", " "))), "see `regrow schema` for what may stand here"
-
-
-def _numeric(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

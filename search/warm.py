@@ -8,7 +8,8 @@ from regrow.search.events import Known
 from regrow.search.history import History, Trial
 from regrow.search.options import nearest
 from regrow.search.schedulers import FINAL
-from regrow.search.spec import Spec, WarmStart
+from regrow.search.spec import Spec
+from regrow.search.spec_parts import WarmStart
 
 
 def known_from(history: History, spec: Spec, start: WarmStart, key: str) -> tuple[list[Known], int]:

@@ -41,86 +41,55 @@ class Finished:
     """The step that it went on from, 0 for none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    """Where an attempt goes on: after `step`, from the checkpoint in `folder` (None: from the beginning)."""
+
+    step: int = 0
+    folder: Path | None = None
+    cloned: Saved | None = None
+    """The checkpoint that it begins with, if that was another trial's."""
+    skipped: tuple[str, ...] = ()
+    """Newer checkpoints that could not be used, and why."""
+    trouble: Exception | None = None
+    """What kept it from reading any."""
+
+
 def run_attempt(
     job: Job, assignment: Assignment, desk: Desk, store: Store, *, host: Host, task_run: str, carry_on: Callable[[], bool],
     records: Records | None = None,
 ) -> Finished:
     """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
     node, node_id = host.place()
-    lease = assignment.trial, assignment.attempt
-    listening = ExitStack()
-    """Closed after the last word: a notice that comes while the last checkpoint is on its way must not cut it short."""
     scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
     writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt)
-
-    cloned: list[Saved] = []
-    """The checkpoint that it begins with, if that was another trial's; until it was told."""
-
-    def saved() -> list[Saved]:
-        first, cloned[:] = list(cloned), []
-        return first + [
-            Saved(
-                t=time.time(), trial=assignment.trial, attempt=assignment.attempt, step=s.step, manifest=s.manifest, size=s.size
-            )
-            for s in writer.results()
-        ]
-
-    try:
-        restored, trouble = None, None
-        try:
-            found = patiently(
-                lambda: checkpoints.restore(store, assignment.checkpoints, scratch / "restored"),
-                say=_LOG.warning, seconds=PATIENCE_SECONDS,
-            )
-            for key, why in found.skipped:
-                _LOG.warning("trial %d: the checkpoint %s cannot be used, going back to the one before: %s", lease[0], key, why)
-            restored = found if found.manifest is not None else None
-            skipped = tuple(f"{key}: {why}" for key, why in found.skipped)
-        except (StoreError, OSError) as error:
-            trouble, skipped = error, ()
-        step = restored.step if restored else 0
-        if trouble is None and restored is not None and restored.manifest in assignment.checkpoints[: assignment.clones]:
-            # Another trial's weights: from here on they are a checkpoint of this one, at the step that it has reached.
-            source, step = restored.manifest, assignment.step
-            try:
-                copy = patiently(
-                    lambda: checkpoints.clone(store, source, trial=lease[0], attempt=lease[1], step=step),
-                    say=_LOG.warning, seconds=PATIENCE_SECONDS,
-                )
-                cloned.append(
-                    Saved(
-                        t=time.time(), trial=lease[0], attempt=lease[1], step=step, manifest=copy.manifest, size=copy.size,
-                        source=source,
-                    )
-                )
-            except (StoreError, OSError) as error:
-                trouble = error
+    # Closed after the last word: a notice that comes while the last checkpoint is on its way must not cut it short.
+    with ExitStack() as listening:
+        listening.callback(shutil.rmtree, scratch, ignore_errors=True)
+        listening.callback(writer.close)
+        origin = _restored(assignment, store, scratch / "restored")
         # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
-        arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=step, skipped=skipped)
-        reporter = Reporter(desk, assignment, arrival if trouble is None else None, saved)
+        arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=origin.step, skipped=origin.skipped)
+        begins = origin.trouble is None
+        reporter = Reporter(desk, assignment, arrival if begins else None, _saved_by(writer, assignment, origin.cloned))
         reporter.on_drop, writer.on_saved = writer.drop, reporter.hurry
-        if trouble is None and assignment.checkpoints:
+        if begins and assignment.checkpoints:
             # Work from here on supersedes what earlier attempts did beyond `step`; a decision may be due at once.
             reporter.flush()
         reporter.start()
         try:
-            if trouble is not None:
-                outcome = _failed("infrastructure", f"its checkpoint could not be read: {trouble}")
-            else:
-                trial = Trial(
-                    job, assignment, reporter, writer,
-                    restored=scratch / "restored" if restored else None, restored_step=step,
-                )
+            if begins:
+                trial = Trial(job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step)
                 listening.enter_context(host.listen(reporter.notice))
+                lease = assignment.trial, assignment.attempt
                 own = own_calls(records, lease, scratch, reported=trial.metrics, system_metrics=job.system_metrics)
                 with own if records is not None else nullcontext():
                     outcome = _train(job, store, trial, reporter)
                 step = trial.step
-            if reporter.order.reason == "fenced":
-                writer.give_up()  # nothing that it still saves counts
-            writer.drain()
-            for lost in writer.errors():
-                _LOG.warning("trial %d: the checkpoint of step %d was not saved: %s", assignment.trial, lost.step, lost.error)
+            else:
+                outcome = _failed("infrastructure", f"its checkpoint could not be read: {origin.trouble}")
+                step = origin.step
+            _finish_saving(writer, assignment.trial, fenced=reporter.order.reason == "fenced")
         finally:
             reporter.stop()
         name, cause, message, trace = outcome
@@ -128,13 +97,64 @@ def run_attempt(
             t=time.time(), trial=assignment.trial, attempt=assignment.attempt,
             outcome=name, cause=cause, step=step, message=message, trace=trace,
         )
-        if reporter.order.reason == "fenced":
-            return Finished(ended=ended, order=reporter.order, restored=arrival.restored)
-        return Finished(ended=ended, order=reporter.flush(ended=ended, carry_on=carry_on()), restored=arrival.restored)
-    finally:
-        listening.close()
-        writer.close()
-        shutil.rmtree(scratch, ignore_errors=True)
+        fenced = reporter.order.reason == "fenced"
+        order = reporter.order if fenced else reporter.flush(ended=ended, carry_on=carry_on())
+        return Finished(ended=ended, order=order, restored=arrival.restored)
+
+
+def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
+    """Reads the newest checkpoint that is sound into `folder`; one of another trial becomes this one's own."""
+    try:
+        found = patiently(
+            lambda: checkpoints.restore(store, assignment.checkpoints, folder), say=_LOG.warning, seconds=PATIENCE_SECONDS
+        )
+    except (StoreError, OSError) as error:
+        return _Origin(trouble=error)
+    for key, why in found.skipped:
+        _LOG.warning(
+            "trial %d: the checkpoint %s cannot be used, going back to the one before: %s", assignment.trial, key, why
+        )
+    skipped = tuple(f"{key}: {why}" for key, why in found.skipped)
+    if found.manifest is None:
+        return _Origin(skipped=skipped)
+    if found.manifest not in assignment.checkpoints[: assignment.clones]:
+        return _Origin(step=found.step, folder=folder, skipped=skipped)
+    # Another trial's weights: from here on they are a checkpoint of this one, at the step that it has reached.
+    source, step = found.manifest, assignment.step
+    try:
+        copy = patiently(
+            lambda: checkpoints.clone(store, source, trial=assignment.trial, attempt=assignment.attempt, step=step),
+            say=_LOG.warning, seconds=PATIENCE_SECONDS,
+        )
+    except (StoreError, OSError) as error:
+        return _Origin(step=step, skipped=skipped, trouble=error)
+    return _Origin(step=step, folder=folder, cloned=_saved(assignment, copy, source=source), skipped=skipped)
+
+
+def _saved(assignment: Assignment, made: checkpoints.Saved, *, source: str | None = None) -> Saved:
+    return Saved(
+        t=time.time(), trial=assignment.trial, attempt=assignment.attempt, step=made.step, manifest=made.manifest,
+        size=made.size, source=source,
+    )
+
+
+def _saved_by(writer: CheckpointWriter, assignment: Assignment, cloned: Saved | None) -> Callable[[], list[Saved]]:
+    """What became durable since the last call; at the first one, `cloned` before all else."""
+    first = [] if cloned is None else [cloned]
+
+    def saved() -> list[Saved]:
+        before, first[:] = list(first), []
+        return before + [_saved(assignment, made) for made in writer.results()]
+
+    return saved
+
+
+def _finish_saving(writer: CheckpointWriter, trial: int, *, fenced: bool) -> None:
+    if fenced:
+        writer.give_up()  # nothing that it still saves counts
+    writer.drain()
+    for lost in writer.errors():
+        _LOG.warning("trial %d: the checkpoint of step %d was not saved: %s", trial, lost.step, lost.error)
 
 
 _Outcome = tuple[Outcome, Cause, str, str]

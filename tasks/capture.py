@@ -30,7 +30,15 @@ Printed = Callable[[Literal["stdout", "stderr"], str, float], bool]
 """Given the stream, a line without its end, and when it came (seconds since the epoch); says whether it wants more."""
 MOST_PARTIAL = 100_000
 """Characters of a line that has not ended yet; longer ones are cut into several."""
+MOST_UNENDED = 1_000_000
+"""Characters of a progress bar without the end of a line: what it shows by then is told as a line, and so counts."""
 _READ_BYTES = 1 << 20
+_FREED_BYTES = 4 << 20
+"""So much is read before its room on the disk is given back."""
+_MOST_BYTES = 64 << 20
+"""What the file takes at most where a part of it cannot be given back: then it is emptied."""
+_PUNCH_HOLE = 0x03
+"""Linux's FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE."""
 
 
 class _Lines:
@@ -38,20 +46,27 @@ class _Lines:
 
     def __init__(self) -> None:
         self._rest = ""
+        self._since = 0
+        """Characters since the last line ended."""
+        self._cut = False
+        """Whether what was told last had no end: the end that comes now is its own."""
 
     def add(self, text: str) -> list[str]:
         """The lines that are complete by now."""
         *lines, rest = (self._rest + text).split("\n")
+        self._since = len(rest) if lines else self._since + len(text)
+        if lines and self._cut:
+            lines, self._cut = lines[not lines[0].strip("\r") :], False
         if "\r" in rest[:-1]:
             rest = rest[rest.rindex("\r", 0, -1) + 1 :]
-        if len(rest) > MOST_PARTIAL:
-            lines, rest = [*lines, rest], ""
+        if len(rest) > MOST_PARTIAL or self._since > MOST_UNENDED:
+            lines, rest, self._since, self._cut = [*lines, rest], "", 0, True
         self._rest = rest
         return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
     def rest(self) -> list[str]:
         """The line that nobody ended, if there is one."""
-        rest, self._rest = self._rest, ""
+        rest, self._rest, self._since, self._cut = self._rest, "", 0, False
         return [rest.rstrip("\r").rpartition("\r")[2]] if rest.strip() else []
 
 
@@ -130,14 +145,14 @@ class _Descriptor:
         self._name, self._number = name, number
         self._file: IO[bytes] | None = None
         self._before = -1
-        self._read = 0
+        self._read = self._freed = 0
         self._start()
 
     def _start(self) -> None:
         self._lines, self._decoder = _Lines(), codecs.getincrementaldecoder("utf-8")("replace")
 
     def begin(self) -> None:
-        self._file, self._read = tempfile.TemporaryFile(buffering=0), 0  # noqa: SIM115 - `end` closes it
+        self._file, self._read, self._freed = tempfile.TemporaryFile(buffering=0), 0, 0  # noqa: SIM115 - `end` closes it
         handle = self._file.fileno()
         # Whoever opens /dev/stdout anew, or empties it, has a position of their own: all write at the end.
         fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_APPEND)
@@ -158,17 +173,20 @@ class _Descriptor:
         handle = self._file.fileno()
         size = os.fstat(handle).st_size
         if size < self._read:
-            self._read = 0
+            self._read = self._freed = 0
         wanted = printed is not None
-        while printed is not None and (data := os.pread(handle, _READ_BYTES, self._read)):
+        # Not beyond what is there now: it may print faster than this reads.
+        while printed is not None and (data := os.pread(handle, min(_READ_BYTES, size - self._read), self._read)):
             self._read += len(data)
             for line in self._lines.add(self._decoder.decode(data)):
                 wanted = printed(self._name, line, time.time())
             if not wanted:
-                break  # it may print faster than this reads
-        if not wanted and size:
-            os.ftruncate(handle, 0)
-            self._read = 0
+                break
+            if self._read - self._freed >= _FREED_BYTES and _punch(handle, self._read):
+                self._freed = self._read
+        if size and (not wanted or self._read - self._freed >= _MOST_BYTES):
+            os.ftruncate(handle, 0)  # what is printed at this instant is lost
+            self._read = self._freed = 0
 
     def finish(self, printed: Printed) -> None:
         """Reads the rest, also of a line that nobody ended."""
@@ -250,6 +268,17 @@ def _flush() -> None:
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
+
+
+def _punch(handle: int, size: int) -> bool:
+    """Gives the room of a file's first bytes back, at which nobody looks any more; False where that is not possible."""
+    try:
+        punch = _libc().fallocate
+    except (AttributeError, OSError):  # not Linux
+        return False
+    punch.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    freed: int = punch(handle, _PUNCH_HOLE, 0, size)
+    return freed == 0
 
 
 _EMIT = logging.StreamHandler.emit.__code__

@@ -5,17 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from regrow.infra.exports.frames import Column, Table, frame
-from regrow.tasks.errors import UserError
 
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 """What makes a spreadsheet calculate a cell, as OWASP lists it ("CSV Injection"), full-width forms included."""
@@ -36,16 +31,12 @@ def csv_bytes(table: Table) -> bytes:
     return out.getvalue().encode()
 
 
-def write_csv(table: Table, path: Path) -> None:
-    """Writes what `csv_bytes` gives; a file that is there is replaced by a whole one. Raises UserError if it cannot be."""
-    _replace(path, lambda file: file.write(csv_bytes(table)))
-
-
-def write_parquet(table: Table, path: Path) -> None:
-    """The same as a Parquet file, with the types of the columns; those of mixed types as JSON text."""
+def parquet_bytes(table: Table) -> bytes:
+    """The same as Parquet, with the types of the columns; those of mixed types as JSON text."""
     mixed = [Column(name=c.name, kind="text", cells=_json(c.cells)) if c.kind == "any" else c for c in table]
-    data = frame(mixed)
-    _replace(path, lambda file: data.to_parquet(file, engine="pyarrow", index=False))
+    out = io.BytesIO()
+    frame(mixed).to_parquet(out, engine="pyarrow", index=False)
+    return out.getvalue()
 
 
 def _cells(column: Column) -> Iterator[str]:
@@ -78,25 +69,3 @@ def _harmless(text: str) -> str:
 
 def _json(cells: list[Any]) -> list[str | None]:
     return [None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in cells]
-
-
-def _replace(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Puts a whole file in the place of `path`, or changes nothing."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; name a file")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp's file is its maker's alone
-        os.replace(name, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)

@@ -21,7 +21,7 @@ from sqlalchemy import insert, make_url, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from regrow.search.spec import is_secret
+from regrow.search.secret import is_secret
 from regrow.tasks.addresses import shown
 from regrow.tasks.errors import UserError
 

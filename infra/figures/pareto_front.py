@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
 from regrow.search.history import History, Trial
-from regrow.search.spec import Metric
+from regrow.search.spec_parts import Metric
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -105,15 +105,17 @@ def trials(
 
 
 def _table(found: History, places: Places, file: Path | None, *, history: bool, parquet: bool) -> None:
-    from regrow.infra.exports import files, frames
+    from regrow.infra.exports import files, frames, places as where
 
+    if file is not None:
+        where.is_stream(file)  # what cannot be written is refused at once
     table = frames.steps(found) if history else frames.trials(found, places)
     if file is None:
         sys.stdout.buffer.write(files.csv_bytes(table))
         sys.stdout.buffer.flush()
         return
-    (files.write_parquet if parquet else files.write_csv)(table, file)
-    print(f"{file}: {len(table[0].cells)} {'steps' if history else 'trials'}, {len(table)} columns")
+    where.put(file, (files.parquet_bytes if parquet else files.csv_bytes)(table))
+    where.tell(file, f"{file}: {len(table[0].cells)} {'steps' if history else 'trials'}, {len(table)} columns")
 
 
 def best(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +9,7 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
+from regrow.infra.exports import places as where
 from regrow.infra.places import Places, replay
 from regrow.search.history import History
 from regrow.tasks.errors import UserError
@@ -33,6 +32,10 @@ def report(
     """Write an experiment's report: one HTML file with all figures, that needs no network. Also while it runs."""
     if png is not None and (output is not None or browser):
         raise UserError("--png: goes without --output and --open, it writes pictures and no page")
+    file = Path(f"{name}.html") if output is None else output
+    stream = png is None and where.is_stream(file)
+    if stream and browser:
+        raise UserError(f"--open: {file} is no file that a browser could open")
     places = Places.at(state)
     history = replay(places.known(name)).history
     if png is not None:
@@ -40,11 +43,11 @@ def report(
         return
     from regrow.infra.report import html
 
-    file = Path(f"{name}.html") if output is None else output
-    _check(file)
-    page = html(history, places, alive=places.running(name), now=time.time())
-    _write(file, page)
-    print(f"{file} ({len(page.encode()) / 1e6:.1f} MB)")
+    if not stream:
+        _check(file)
+    page = html(history, places, alive=places.running(name), now=time.time()).encode()
+    where.put(file, page)
+    where.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
     if browser:
         import webbrowser
 
@@ -64,8 +67,6 @@ def _pictures(history: History, folder: Path) -> None:
 
 def _check(file: Path) -> None:
     """Raises UserError if the report must not be written there."""
-    if file.is_dir():
-        raise UserError(f"--output: {file} is a folder; name a file, such as {file / 'report.html'}")
     try:
         with file.open("rb") as there:
             begin = there.read(4096)
@@ -75,20 +76,3 @@ def _check(file: Path) -> None:
         raise UserError(f"--output: {file} cannot be read: {error.strerror}") from None
     if begin and OURS not in begin:
         raise UserError(f"--output: {file} is there already and is no report of regrow's; name another file")
-
-
-def _write(file: Path, page: str) -> None:
-    """All of it or nothing, also where a browser reads the one before just now."""
-    part = None
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False) as whole:
-            part = whole.name
-            whole.write(page)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(part, 0o666 & ~umask)  # a temporary file is for its owner alone
-        os.replace(part, file)
-    except OSError as error:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
-        raise UserError(f"--output: {file} cannot be written: {error.strerror}") from None

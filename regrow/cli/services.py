@@ -14,7 +14,6 @@ from rich.console import Console
 
 from regrow.cli.options import PortOption, StateOption
 from regrow.infra import obituary, prefect_server, s3_server
-from regrow.infra.mlflow_catch_up import recorded_as
 from regrow.infra.mlflow_check import check
 from regrow.infra.mlflow_ui import mlflow_ui, runs_page
 from regrow.infra.places import Places, replay
@@ -45,7 +44,7 @@ def ui(
         if history is not None:
             objective = history.spec.objective
             trials = runs_page(
-                mlflow_url, recorded_as(history.opened, history.spec.name), objective.name, objective.mode, only=history.id
+                mlflow_url, history.spec.recorded_as, objective.name, objective.mode, only=history.id
             )
             flow += f"/flow-run/{history.opened.flow_run}" if history.opened is not None and history.opened.flow_run else ""
         console.print(f"Prefect: {shown(flow)}", markup=False, soft_wrap=True)

@@ -78,7 +78,7 @@ def spent(history: History, now: float) -> str:
     """'1,080 steps, 0.3 slot-hours, cost 0.75'."""
     hours = cost.slot_hours(history, now)
     money = cost.money(history, hours)
-    price = "" if money is None else f", cost {money:,.2f} at {cost.price(history):g} an hour and slot"
+    price = "" if money is None else f", cost {money:,.2f} at {history.spec.price_per_hour:g} an hour and slot"
     return f"{cost.steps(history):,} steps, {hours:.3g} slot-hours{price}"
 
 

@@ -16,6 +16,7 @@ from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.random_search import uniform_draw
 from regrow.search.samplers.told import supersedes
 from regrow.search.setting import Setting
+from regrow.search.space import Parameter
 
 if TYPE_CHECKING:
     from regrow.search.samplers.bohb_model import Kde
@@ -66,7 +67,7 @@ class Bohb:
         for name, value in (("bandwidth_factor", bandwidth_factor), ("min_bandwidth", min_bandwidth)):
             if not value > 0:
                 raise SpecError(f"search.bohb.{name}", value, "is not above 0", "write a positive number")
-        self._flat, self._space = setting.space.flat, setting.space
+        self._space = setting.space
         self._cells = Cells(setting.space, Grid)
         self._setting = setting
         self._least = min_points_in_model or least
@@ -88,13 +89,11 @@ class Bohb:
             if budget is not None:
                 drawn = self._model().draw(self._sorted(budget), seed % 2**32)
         by_name = dict(zip((p.name for p in self._parameters), drawn or (), strict=False))
-        fixed = self._cells.at(number % self._cells.count)
-        config: dict[str, Json] = {}
-        for p in self._flat:
-            if p.active(config):
-                u = inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name)
-                config[p.name] = fixed[p.name] if p.name in fixed else p.domain.quantile(u)
-        return Proposal(config=config)
+
+        def draw(p: Parameter) -> Json:
+            return p.domain.quantile(inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name))
+
+        return Proposal(config=self._cells.config(number, draw))
 
     def tell(self, result: Result) -> None:
         """A "running" result counts by its curve, if it has one."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from hashlib import shake_256
 
-from regrow.search.domains import Choice, Float, Grid, Int
-from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.samplers.grid import LARGEST, Cells
+from regrow.search.samplers.grid import Cells
 from regrow.search.setting import Setting
 
 ROUNDS = 8
@@ -26,14 +24,10 @@ class BruteForce:
     several = True
 
     def __init__(self, setting: Setting) -> None:
-        for parameter in setting.space.flat:
-            cells = parameter.domain.cells
-            if cells is None or (cells > LARGEST and not isinstance(parameter.domain, Choice)):
-                many = "is continuous" if cells is None else f"has {cells} values"
-                problem = f"{many}, so its values cannot be tried one by one"
-                hint = "use choice: [...] with the values to try" + (", or a step" if cells else ", or quniform")
-                raise SpecError(f"space.{parameter.name}", parameter.domain.to_json(), problem, hint)
-        self._cells = Cells(setting.space, Choice, Grid, Int, Float)
+        self._cells = Cells.of_all(
+            setting.space, problem="its values cannot be tried one by one", hint="use choice: [...] with the values to try",
+            continuous=", or quniform",
+        )
         self._seed = setting.seed
         self.size = self._cells.count
         self._users: set[int] = set()

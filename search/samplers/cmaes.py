@@ -15,6 +15,7 @@ from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.random_search import uniform_draw
 from regrow.search.samplers.told import ended_value, supersedes
 from regrow.search.setting import Setting
+from regrow.search.space import Parameter
 
 if TYPE_CHECKING:
     from regrow.search.samplers.cmaes_model import Generation, Start
@@ -58,10 +59,9 @@ class CmaEs:
             raise SpecError("search.cmaes.popsize", popsize, problem, "write 4 or more")
         if not sigma0 > 0:
             raise SpecError("search.cmaes.sigma0", sigma0, "is not above 0", "write 0.3")
-        self._flat = setting.space.flat
         self._cells = Cells(setting.space, Grid)
         unmodelled = (Choice, Constant)
-        self._axes = [p for p in self._flat if not p.when and not isinstance(p.domain, unmodelled)]
+        self._axes = [p for p in setting.space.flat if not p.when and not isinstance(p.domain, unmodelled)]
         if not self._axes:
             problem = "there is no numeric parameter without a condition"
             raise SpecError("search", "cmaes", problem, "write search: tpe or random")
@@ -170,10 +170,8 @@ class CmaEs:
 
     def _config(self, number: int, seed: int, x: list[float]) -> dict[str, Json]:
         drawn = dict(zip((p.name for p in self._axes), x, strict=True))
-        fixed = self._cells.at(number % self._cells.count)
-        config: dict[str, Json] = {}
-        for p in self._flat:
-            if p.active(config):
-                u = inside(drawn[p.name]) if p.name in drawn else uniform_draw(seed, p.name)
-                config[p.name] = fixed[p.name] if p.name in fixed else p.domain.quantile(u)
-        return config
+
+        def draw(p: Parameter) -> Json:
+            return p.domain.quantile(inside(drawn[p.name]) if p.name in drawn else uniform_draw(seed, p.name))
+
+        return self._cells.config(number, draw)

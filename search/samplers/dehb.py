@@ -195,11 +195,5 @@ class Dehb:
         return {name: uniform_draw(seed, f"{what}{name}") for name in self._names}
 
     def _config(self, number: int, vector: Vector) -> dict[str, Json]:
-        fixed = self._cells.at(number % self._cells.count)
-        config: dict[str, Json] = {}
-        for parameter in self._setting.space.flat:
-            if parameter.active(config):
-                name = parameter.name
-                config[name] = fixed[name] if name in fixed else parameter.domain.quantile(vector.get(name, 0.5))
-        return config
+        return self._cells.config(number, lambda p: p.domain.quantile(vector.get(p.name, 0.5)))
 

@@ -3,7 +3,7 @@ other."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, value_key
 from regrow.search.errors import SpecError
@@ -23,6 +23,7 @@ class Cells:
     """
 
     def __init__(self, space: Space, *kinds: type[Domain]) -> None:
+        self._flat = space.flat
         self._product = [p for p in space.flat if isinstance(p.domain, (*kinds, Constant))]
         self._sizes = [p.domain.cells or 0 for p in self._product]
         inside = {p.name for p in self._product}
@@ -34,6 +35,33 @@ class Cells:
         self._inside = inside
         self._counts: dict[tuple[int, Hashable], int] = {}
         self.count = self._count(0, {})
+
+    @classmethod
+    def of_all(cls, space: Space, *, problem: str, hint: str, continuous: str = "") -> Cells:
+        """The product of all parameters. Raises SpecError for one with too many values, or a continuum of them.
+
+        `problem` is what follows from that, `hint` what to write; `continuous` is added to it where there is no step to give.
+        """
+        for parameter in space.flat:
+            cells = parameter.domain.cells
+            if cells is None or (cells > LARGEST and not isinstance(parameter.domain, Choice)):
+                many = "is continuous" if cells is None else f"has {cells} values"
+                also = ", or a step" if cells else continuous
+                raise SpecError(f"space.{parameter.name}", parameter.domain.to_json(), f"{many}, so {problem}", hint + also)
+        return cls(space, Choice, Grid, Int, Float)
+
+    def config(self, number: int, draw: Callable[[Parameter], Json]) -> dict[str, Json]:
+        """The flat configuration of trial `number`: cells are taken in turn, what is in none of them comes from `draw`.
+
+        `draw` is asked for active parameters only, in the order of `Space.flat`.
+        """
+        fixed = self.at(number % self.count)
+        config: dict[str, Json] = {}
+        for parameter in self._flat:
+            if parameter.active(config):
+                name = parameter.name
+                config[name] = fixed[name] if name in fixed else draw(parameter)
+        return config
 
     def at(self, index: int) -> dict[str, Json]:
         """The values of cell `index`, 0 <= index < count; parameters that are not active are absent."""
@@ -83,14 +111,7 @@ class GridSearch:
     several = True
 
     def __init__(self, setting: Setting) -> None:
-        for parameter in setting.space.flat:
-            cells = parameter.domain.cells
-            if cells is None or (cells > LARGEST and not isinstance(parameter.domain, Choice)):
-                many = "is continuous" if cells is None else f"has {cells} values"
-                problem = f"{many}, so it has no grid"
-                hint = "use grid: [...] with the values to try" + (", or a step" if cells else "")
-                raise SpecError(f"space.{parameter.name}", parameter.domain.to_json(), problem, hint)
-        self._cells = Cells(setting.space, Choice, Grid, Int, Float)
+        self._cells = Cells.of_all(setting.space, problem="it has no grid", hint="use grid: [...] with the values to try")
         self.size = self._cells.count
 
     def ask(self, number: int, seed: int) -> Proposal | None:

@@ -12,7 +12,43 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 
-class Nsga2(StudySampler):
+class _Genetic(StudySampler):
+    """What both have in common: generations, and how a trial descends from two of the one before.
+
+    Raises SpecError for an option that Optuna would refuse at the first proposal.
+    """
+
+    name: str
+    optunas: str
+    """The name of the class in Optuna."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        population_size: int = 50,
+        mutation_prob: float | None = None,
+        crossover_prob: float = 0.9,
+        swapping_prob: float = 0.5,
+    ) -> None:
+        if population_size < 2:
+            raise SpecError(f"search.{self.name}.population_size", population_size, "is below 2", "write 50")
+        chances = {"mutation_prob": mutation_prob, "crossover_prob": crossover_prob, "swapping_prob": swapping_prob}
+        for option, chance in chances.items():
+            number = isinstance(chance, (int, float)) and not isinstance(chance, bool)
+            if chance is not None and not (number and 0 <= chance <= 1):
+                raise SpecError(f"search.{self.name}.{option}", chance, "is not a probability", "write a number from 0 to 1")
+        self._options: dict[str, Any] = {"population_size": population_size, **chances}
+        super().__init__(setting, self._made, stopped_count=True)
+
+    def _made(self, seed: int) -> BaseSampler:
+        from optuna import samplers
+
+        made: BaseSampler = getattr(samplers, self.optunas)(**self._options, seed=seed)
+        return made
+
+
+class Nsga2(_Genetic):
     """Optuna's NSGAIISampler (Deb et al., 2002, IEEE TEC 6:182).
 
     The first `population_size` trials are random; each further generation descends from the best `population_size` of
@@ -23,70 +59,22 @@ class Nsga2(StudySampler):
     Parameters that not every trial has are drawn at random.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        *,
-        population_size: int = 50,
-        mutation_prob: float | None = None,
-        crossover_prob: float = 0.9,
-        swapping_prob: float = 0.5,
-    ) -> None:
-        self._options = _checked(
-            "nsga2",
-            population_size=population_size,
-            mutation_prob=mutation_prob,
-            crossover_prob=crossover_prob,
-            swapping_prob=swapping_prob,
-        )
-        super().__init__(setting, self._made, stopped_count=True)
-
-    def _made(self, seed: int) -> BaseSampler:
-        from optuna.samplers import NSGAIISampler
-
-        return NSGAIISampler(**self._options, seed=seed)
+    name = "nsga2"
+    optunas = "NSGAIISampler"
 
 
-class Nsga3(StudySampler):
+class Nsga3(_Genetic):
     """Optuna's NSGAIIISampler (Deb and Jain, 2014, IEEE TEC 18:577), for three metrics and more.
 
     As `Nsga2`, but parents are spread along reference points, of which there are `dividing_parameter` + 1 on each
     edge between two metrics.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        *,
-        population_size: int = 50,
-        mutation_prob: float | None = None,
-        crossover_prob: float = 0.9,
-        swapping_prob: float = 0.5,
-        dividing_parameter: int = 3,
-    ) -> None:
+    name = "nsga3"
+    optunas = "NSGAIIISampler"
+
+    def __init__(self, setting: Setting, *, dividing_parameter: int = 3, **options: Any) -> None:
         if dividing_parameter < 1:
             raise SpecError("search.nsga3.dividing_parameter", dividing_parameter, "is below 1", "write 3")
-        self._options = _checked(
-            "nsga3",
-            population_size=population_size,
-            mutation_prob=mutation_prob,
-            crossover_prob=crossover_prob,
-            swapping_prob=swapping_prob,
-        ) | {"dividing_parameter": dividing_parameter}
-        super().__init__(setting, self._made, stopped_count=True)
-
-    def _made(self, seed: int) -> BaseSampler:
-        from optuna.samplers import NSGAIIISampler
-
-        return NSGAIIISampler(**self._options, seed=seed)
-
-
-def _checked(name: str, *, population_size: int, **chances: float | None) -> dict[str, Any]:
-    """The options. Raises SpecError for one that Optuna would refuse at the first proposal."""
-    if population_size < 2:
-        raise SpecError(f"search.{name}.population_size", population_size, "is below 2", "write 50")
-    for option, chance in chances.items():
-        number = isinstance(chance, (int, float)) and not isinstance(chance, bool)
-        if chance is not None and not (number and 0 <= chance <= 1):
-            raise SpecError(f"search.{name}.{option}", chance, "is not a probability", "write a number from 0 to 1")
-    return {"population_size": population_size, **chances}
+        super().__init__(setting, **options)
+        self._options["dividing_parameter"] = dividing_parameter

@@ -39,7 +39,6 @@ class StudySampler:
     def __init__(self, setting: Setting, make: Callable[[int], BaseSampler], *, stopped_count: bool = False) -> None:
         self._setting, self._make = setting, make
         self._stopped_count = stopped_count or len(setting.modes) > 1
-        self._space = setting.space
         self._cells = Cells(setting.space, Grid)
         self._untold: list[Result] = []
         self._model: StudyModel | None = None
@@ -53,13 +52,8 @@ class StudySampler:
         for result in self._untold:
             self._model.tell(result)
         self._untold.clear()
-        fixed = self._cells.at(number % self._cells.count)
-        config: dict[str, Json] = {}
         with self._model.trial(number, seed % 2**32) as trial:
-            for parameter in self._space.flat:
-                if parameter.active(config):
-                    name = parameter.name
-                    config[name] = fixed[name] if name in fixed else trial.suggest(name)
+            config = self._cells.config(number, lambda p: trial.suggest(p.name))
             return Proposal(config=config, state=trial.state)
 
     def tell(self, result: Result) -> None:

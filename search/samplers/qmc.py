@@ -10,6 +10,7 @@ from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, modelled
 from regrow.search.samplers.grid import Cells
 from regrow.search.setting import Setting
+from regrow.search.space import Parameter
 
 TYPES = {"sobol": "Sobol", "halton": "Halton"}
 BLOCK = 256
@@ -30,7 +31,6 @@ class Qmc:
     def __init__(self, setting: Setting, *, qmc_type: str = "sobol", scramble: bool = True) -> None:
         if qmc_type not in TYPES:
             raise SpecError("search.qmc.qmc_type", qmc_type, "is not known", "write sobol or halton")
-        self._flat = setting.space.flat
         self._cells = Cells(setting.space, Grid)
         self._dimension = {p.name: d for d, p in enumerate(modelled(setting.space))}
         self._engine, self._scramble, self._seed = TYPES[qmc_type], scramble, setting.seed
@@ -42,14 +42,12 @@ class Qmc:
 
         Raises ValueError beyond 2**30 trials, where Sobol's sequence ends.
         """
-        fixed, point = self._cells.at(number % self._cells.count), self._point(number)
-        config: dict[str, Json] = {}
-        for parameter in self._flat:
-            name = parameter.name
-            if parameter.active(config):
-                u = inside(point[self._dimension[name]]) if name in self._dimension else 0.5
-                config[name] = fixed[name] if name in fixed else parameter.domain.quantile(u)
-        return Proposal(config=config)
+        point, dimension = self._point(number), self._dimension
+
+        def draw(p: Parameter) -> Json:
+            return p.domain.quantile(inside(point[dimension[p.name]]) if p.name in dimension else 0.5)
+
+        return Proposal(config=self._cells.config(number, draw))
 
     def tell(self, result: Result) -> None:
         """Nothing is learnt."""

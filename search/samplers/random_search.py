@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from regrow.search.domains import Grid, Json
+from regrow.search.domains import Grid
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
 from regrow.search.setting import Setting
@@ -26,18 +26,11 @@ class RandomSearch:
     several = True
 
     def __init__(self, setting: Setting) -> None:
-        self._flat = setting.space.flat
         self._cells = Cells(setting.space, Grid)
 
     def ask(self, number: int, seed: int) -> Proposal:
         """Grids take cell `number` mod their cells; never None."""
-        fixed = self._cells.at(number % self._cells.count)
-        config: dict[str, Json] = {}
-        for parameter in self._flat:
-            if parameter.active(config):
-                name = parameter.name
-                config[name] = fixed[name] if name in fixed else parameter.domain.quantile(uniform_draw(seed, name))
-        return Proposal(config=config)
+        return Proposal(config=self._cells.config(number, lambda p: p.domain.quantile(uniform_draw(seed, p.name))))
 
     def tell(self, result: Result) -> None:
         """Nothing is learnt."""

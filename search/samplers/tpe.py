@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from regrow.search.domains import Grid, Json
+from regrow.search.domains import Grid
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
@@ -83,13 +83,8 @@ class Tpe:
             row = result.number + self._earlier if result.number >= 0 else -1 - result.number
             self._model.tell(replace(result, number=row))
         self._untold.clear()
-        fixed = self._cells.at(number % self._cells.count)
-        config: dict[str, Json] = {}
         with self._model.trial(number + self._earlier, seed % 2**32) as trial:
-            for parameter in self._space.flat:
-                if parameter.active(config):
-                    name = parameter.name
-                    config[name] = fixed[name] if name in fixed else trial.suggest(name)
+            config = self._cells.config(number, lambda p: trial.suggest(p.name))
             return Proposal(config=config, state=trial.state)
 
     def tell(self, result: Result) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from regrow.search.domains import Float, Json
 from regrow.search.errors import SpecError
@@ -40,25 +41,13 @@ class Pb2(Pbt):
     grid with the highest marginal likelihood. What the other trials are trying at present reduces the variance, so that they
     differ. The bound is maximised over 256 random points and four rounds of 32 near the best. With fewer than 3
     observations, and for other parameters, the explore step is that of "pbt". A stretch whose score is not finite is no
-    observation; the newest 100 count.
+    observation; the newest 100 count. The options are those of "pbt".
     """
 
     name = "pb2"
 
-    def __init__(
-        self,
-        setting: Setting,
-        *,
-        perturbation_interval: int = 5,
-        quantile_fraction: float = 0.25,
-        resample_probability: float = 0.25,
-        perturbation_factors: list[float] | None = None,
-        mutate: list[str] | None = None,
-    ) -> None:
-        super().__init__(
-            setting, perturbation_interval=perturbation_interval, quantile_fraction=quantile_fraction,
-            resample_probability=resample_probability, perturbation_factors=perturbation_factors, mutate=mutate,
-        )
+    def __init__(self, setting: Setting, **options: Any) -> None:
+        super().__init__(setting, **options)
         domains = {p.name: p.domain for p in setting.space.flat}
         self._continuous = {
             name: domain for name in self._mutate if isinstance(domain := domains[name], Float) and domain.step is None

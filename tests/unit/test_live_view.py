@@ -238,10 +238,10 @@ def test_costs_are_slots_times_time_and_money_where_there_is_a_price() -> None:
 
 def test_the_last_sittings_price_counts() -> None:
     board = shown(simulated("fifo", most=300, lose=False, price_per_hour=2.0).events)
-    assert cost.price(board.history) == 2.0
+    assert board.history.spec.price_per_hour == 2.0
     t = board.history.t_last
-    board.apply(Opened(t=t, by="driver", driver="d", slots=4, trials=40, price_per_hour=5.0))
-    assert cost.price(board.history) == 5.0
+    board.apply(Opened(t=t, by="driver", driver="d", slots=4, trials=40, settings={"price_per_hour": 5.0}))
+    assert board.history.spec.price_per_hour == 5.0
     assert cost.money(board.history, 3.0) == 15.0
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from regrow.infra.coordinator import Opening, claimed
-from regrow.infra.mlflow_catch_up import recorded_as
 from regrow.infra.mlflow_ui import runs_page
-from regrow.infra.places import survey
+from regrow.infra.places import replay
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.errors import SpecError
-from regrow.search.spec import Recording, Spec
+from regrow.search.spec import Spec
+from regrow.search.spec_parts import Recording
 from tests.unit.simulated import SPEC
 
 
@@ -51,17 +51,15 @@ def test_each_sitting_notes_what_it_was_told_and_the_environment_once() -> None:
         )
 
     claimed(store, opening(register="a"), "driver-1")
-    first = survey(store).opened
-    assert first is not None
-    assert (first.register, first.environment, recorded_as(first, "name")) == ("a", {"python": "3"}, "name")
+    first = replay(store).history
+    assert (first.spec.register, first.environment, first.spec.recorded_as) == ("a", {"python": "3"}, "simulated")
     claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
-    second = survey(store).opened
-    assert second is not None
-    assert (second.register, second.mlflow, recorded_as(second, "name")) == (None, {"experiment": "Shared"}, "Shared")
+    second = replay(store).history
+    assert (second.spec.register, second.spec.recorded_as) == (None, "Shared")
     claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
-    again = survey(store).opened
-    assert again is not None
-    assert (again.by, again.environment, recorded_as(again, "name")) == ("coordinator", {}, "Shared")
+    again = replay(store).history
+    assert again.opened is not None
+    assert (again.opened.by, again.opened.environment, again.spec.recorded_as) == ("coordinator", {}, "Shared")
 
 
 def test_the_page_of_a_server_that_is_away_is_its_front_page() -> None:

@@ -441,3 +441,35 @@ def test_records_keep_their_level_and_their_logger(taken: dict[str, Any]) -> Non
 def test_what_was_printed_is_said_to_prefect_and_records_are_not_said_twice(taken: dict[str, Any]) -> None:
     assert {"printed", "to stderr", "child", "from C", "the second trial"} <= set(taken["said"])
     assert not [text for text in taken["said"] if "logged" in text or "nobody's" in text]
+
+
+ENDLESS = r"""
+import json, os, subprocess, sys, tempfile, threading
+from regrow.tasks import capture
+from regrow.tasks.output import KEEPER, decode
+from regrow.infra.stores.memory import MemoryStore
+
+store, most, mb = MemoryStore(), 0, 1 << 20
+if len(sys.argv) > 1:  # a file system that takes no room back
+    capture._punch = lambda handle, size: False
+    capture._MOST_BYTES = 8 * mb
+with capture.CAPTURE.on(), capture.kept_output(store, 0, 1, lambda *said: None):
+    for n in range(48):
+        os.write(1, f"\r{n:015}".encode() * (mb // 16))  # as a bar of a C library's, which ends its line when it is full
+        capture.CAPTURE.poll()
+        most = max(most, os.fstat(1).st_blocks * 512)
+    os.write(1, b"\nended\n")
+assert KEEPER.finish(20)
+print(json.dumps([most / mb, [l.text for k in sorted(store.list("logs/0/")) for l in decode(store.read(k))]]))
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["without holes"]])
+def test_a_bar_that_never_ends_its_line_takes_no_room_and_is_told_now_and_then(more: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDLESS, *more], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    most, lines = json.loads(done.stdout)
+    assert most < 10, "MB on the disk"
+    assert lines[-1] == "ended"
+    assert [int(line) for line in lines[:-1]] == sorted({*map(int, lines[:-1])}), "each once, in order"
+    assert 40 <= len(lines) <= 50

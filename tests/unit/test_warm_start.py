@@ -19,7 +19,8 @@ from regrow.search.planner import Planner
 from regrow.search.samplers import Proposal, Result
 from regrow.search.setting import Setting
 from regrow.search.simulator import FunctionObjective, Simulation, simulate
-from regrow.search.spec import Spec, WarmStart
+from regrow.search.spec import Spec
+from regrow.search.spec_parts import WarmStart
 from regrow.search.verify import verify
 from regrow.search.warm import known_from
 

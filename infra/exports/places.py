@@ -1,0 +1,92 @@
+"""Where a user may have a file written: a regular file, which is replaced by a whole one; or a pipe, a device, a descriptor."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+from regrow.tasks.errors import UserError
+
+_DESCRIPTORS = re.compile(r"/proc/\d+(/task/\d+)?/fd|/dev/fd")
+"""Folders whose entries are the open files of a process."""
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what is written to `path` goes on to somebody, rather than being a file. Raises UserError for what is neither."""
+    if _descriptor(path) is not None:
+        return True
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _refused(path, error) from None
+    if stat.S_ISDIR(mode):
+        raise UserError(f"{path} is a folder; name a file, such as {path / 'FILE'}")
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return True
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path} is no file, but a {'disk' if stat.S_ISBLK(mode) else 'socket'}; name a file")
+    return False
+
+
+def put(path: Path, data: bytes) -> None:
+    """Writes all of it: a regular file is replaced by a whole one or left as it was, behind a link, too.
+
+    A pipe is waited for until somebody reads it. Raises UserError where it cannot be written.
+    """
+    try:
+        if (number := _descriptor(path)) is not None:
+            # As it is, not opened once more, which would begin at its start.
+            with open(number, "wb", closefd=False) as file:
+                file.write(data)
+        elif is_stream(path):
+            with path.open("wb", buffering=0) as stream:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[stream.write(rest) :]
+        else:
+            _replace(path.resolve(), data)
+    except OSError as error:
+        raise _refused(path, error) from None
+
+
+def tell(path: Path, line: str) -> None:
+    """A word about what was written; beside it, where standard output is what was written."""
+    print(line, file=sys.stderr if _descriptor(path) == 1 else sys.stdout)
+
+
+def _descriptor(path: Path) -> int | None:
+    """Which open descriptor of this process `path` is, such as /dev/stdout; None if it is none."""
+    if _DESCRIPTORS.fullmatch(str(path.parent.resolve())) and path.name.isdigit():
+        return int(path.name)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            if os.path.samestat(path.stat(), os.fstat(number)):
+                stream.flush()
+                return number
+        except OSError:
+            continue
+    return None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)  # mkstemp's file is its maker's alone
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _refused(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be written: {error.strerror}")

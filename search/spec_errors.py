@@ -1,0 +1,121 @@
+"""What pydantic finds wrong in a specification, in our words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.scalars import as_yaml_number
+from regrow.search.secret import is_secret
+
+_FORMS = {
+    "metric": "write a name, or a list of {name: ..., mode: ...}",
+    "search": "write NAME or {NAME: {option: value}}",
+    "schedule": "write NAME or {NAME: {option: value}}",
+    "retries": "write a whole number, or unlimited",
+    "constraints": "write a list of METRIC <= NUMBER",
+    "points": "write a list of configurations, or of {config: ..., metrics: ...}",
+    "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
+    "resources.memory": 'write a number of bytes, or text such as "2GiB"',
+    "env": "write NAME: value, one a line",
+}
+"""What to write where a value of more than one form may stand."""
+
+
+def explain(
+    error: ValidationError, data: dict[str, Any], whole: type[BaseModel], parts: Mapping[str, type[BaseModel]]
+) -> SpecError:
+    """One of pydantic's complaints, in our words: the key as the user wrote it, the value, what to do.
+
+    `whole` is the specification's model, `parts` are those of what stands below its keys, by key.
+    A misspelt key comes first, for it explains a missing one; of the forms that a value may have, the one that fits most.
+    """
+    errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+    first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, SpecError):
+        return cause
+    path = _path(first["loc"], data, missing=first["type"] == "missing")
+    key, value = ".".join(path), first["input"]
+    problem, hint = _wording(first["type"], first.get("ctx", {}), value)
+    if path[0] == "env" or is_secret(path[-1]):
+        value = "***"  # it may be a secret, and messages are kept
+    if first["type"] == "extra_forbidden":
+        part = parts.get(path[0], whole)
+        return SpecError(key=key, value=value, problem="unknown key", hint=nearest(path[-1], part.model_fields))
+    if first["type"] == "missing":
+        return SpecError(key=key, value=None, problem="is missing", hint=f"add `{path[-1]}:` to the specification")
+    if path[0] in parts and first["type"] in ("model_type", "model_attributes_type"):
+        hint = f"its keys are: {', '.join(parts[path[0]].model_fields)}"
+    elif first["type"].endswith("_type") and not (hint == _QUOTES and path[0] in ("metric", "env")):
+        near = (form for at, form in _FORMS.items() if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2)
+        hint = next(near, hint)
+    return SpecError(key=key, value=value, problem=problem, hint=hint)
+
+
+def _path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> list[str]:
+    """The keys and positions of `loc` that `data` has; pydantic puts names of types between them."""
+    path: list[str] = []
+    for place, name in enumerate(loc):
+        here = (isinstance(data, dict) and name in data) or (isinstance(data, (list, tuple)) and isinstance(name, int))
+        if here:
+            data = data[name]
+        if here or (missing and place == len(loc) - 1):
+            path.append(str(name))
+    return path or [str(loc[0])]
+
+
+_QUOTES = "put quotes around it"
+
+
+def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
+    """Problem and hint for one kind of pydantic's errors."""
+    if isinstance(value, str) and kind.startswith(("int_", "float_")) and _numeric(value):
+        whole = float(value).is_integer() and kind.startswith("int_")
+        number = int(float(value)) if whole else as_yaml_number(value) or value
+        return "is text, not a number", f"write {number}, without quotes"
+    if value is None and kind.endswith("_type"):
+        return "is empty", "give it a value, or leave the key out"
+    match kind:
+        case "string_type":
+            return "is not text", _QUOTES if isinstance(value, int | float) else "write text"
+        case "invalid_key":
+            return "is not a key", _QUOTES
+        case "int_type" | "int_from_float":
+            whole = isinstance(value, float) and value.is_integer()
+            return "is not a whole number", f"write {int(value)}" if whole else "write a whole number"
+        case "float_type":
+            return "is not a number", "write a number"
+        case "bool_type":
+            return "is neither true nor false", "write true or false"
+        case "finite_number":
+            return "is not a finite number", "write a finite number"
+        case "greater_than_equal":
+            return f"is below {ctx['ge']:g}", f"write {ctx['ge']:g} or more"
+        case "greater_than":
+            return f"is not above {ctx['gt']:g}", f"write a number above {ctx['gt']:g}"
+        case "string_pattern_mismatch":
+            return "is no name", "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
+        case "string_too_short":
+            return "is empty", "write a name"
+        case "string_too_long":
+            return f"is longer than {ctx['max_length']} characters", "write a shorter name"
+        case "literal_error":
+            return f"is not {ctx['expected']}", nearest(value, re.findall(r"'(.*?)'", ctx["expected"]))
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "is not a map", "write {key: value}"
+        case _:
+            return str(ctx.get("error", kind.replace("_", " "))), "see `regrow schema` for what may stand here"
+
+
+def _numeric(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

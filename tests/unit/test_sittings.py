@@ -1,0 +1,96 @@
+"""What an experiment's next sitting may have otherwise: taken over, told, and part of what its decisions follow from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.infra.coordinator import Opening, claimed
+from regrow.infra.experiments import Prepared, prepare
+from regrow.infra.log import Log
+from regrow.infra.places import Places, read_events, replay
+from regrow.search.errors import SpecError
+from regrow.search.events import encode
+from regrow.search.spec import PER_SITTING, Spec
+from regrow.search.verify import verify
+from tests.unit.simulated import SPEC, Simulation
+
+NAME = SPEC["name"]
+
+
+def spec(**changes: Any) -> Spec:
+    return Spec.parse({**SPEC, "schedule": "fifo", **changes})
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(root=str(tmp_path / "state"))
+
+
+def sit(prepared: Prepared, driver: str) -> None:
+    """The coordinator's part of the beginning of a sitting."""
+    opening = Opening(
+        id="00000000-0000-0000-0000-000000000001", spec=prepared.spec.model_dump(mode="json"), slots=1, trials=prepared.trials,
+        flow_run=None, code=None, versions={},
+    )
+    claimed(prepared.store, opening, driver)
+
+
+def again(places: Places, given: Spec | None, driver: str) -> Prepared:
+    prepared = prepare(places, NAME, given, trials=None, code=None)
+    sit(prepared, driver)
+    return prepared
+
+
+OTHER: dict[str, Any] = {
+    "concurrency": 3, "working_dir": "/tmp", "env": {"COLOUR": "hush"}, "stop": {"target": 0.5}, "retries": {"error": 4},
+    "resources": {"cpu": 2}, "lease": 77, "price_per_hour": 1.5, "mlflow": {"experiment": "Shared"}, "register": "m",
+}
+
+
+@pytest.mark.parametrize("key", PER_SITTING)
+def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, key: str) -> None:
+    again(places, spec(), "d1")
+    changed = again(places, spec(**{key: OTHER[key]}), "d2")
+    assert [line.split(" ")[0].split(".")[0] for line in changed.changes] == [key]
+    assert "hush" not in str(changed.changes)
+    expected = getattr(spec(**{key: OTHER[key]}), key)
+    assert getattr(replay(changed.store).history.spec, key) == expected
+    kept = again(places, None, "d3")
+    assert (getattr(kept.spec, key), kept.changes) == (expected, []), "resume without a file goes on as it was"
+    back = again(places, spec(), "d4")
+    assert len(back.changes) == 1
+    last = replay(back.store).history
+    assert getattr(last.spec, key) == getattr(spec(), key)
+    assert last.opened is not None
+    assert last.opened.settings == {}
+
+
+def test_what_changed_is_told_with_both_values(places: Places) -> None:
+    again(places, spec(stop={"target": 0.5}, lease=60), "d1")
+    told = prepare(places, NAME, spec(stop={"target": 0.75}, lease=90), trials=None, code=None).changes
+    assert told == ["stop.target was 0.5, and is 0.75 from now on", "lease was 60.0, and is 90.0 from now on"]
+
+
+def test_what_makes_it_another_experiment_is_still_refused(places: Places) -> None:
+    again(places, spec(), "d1")
+    with pytest.raises(SpecError, match="max_steps"):
+        prepare(places, NAME, spec(max_steps=4), trials=None, code=None)
+
+
+def test_one_that_reached_its_target_goes_on_when_that_is_raised(places: Places) -> None:
+    first = Simulation().open(schedule="fifo", stop={"target": 0.1}).run()
+    few = len(first.planner.history.trials)
+    assert few < spec().total
+    store = places.store(NAME)
+    Log.open(store).claim([encode(event) for event in first.events])
+    assert prepare(places, NAME, spec(stop={"target": 0.1}), trials=None, code=None).nothing_left
+    raised = prepare(places, NAME, spec(stop={"target": 99.0}), trials=None, code=None)
+    assert not raised.nothing_left
+    sit(raised, "d2")
+    history = replay(store).history
+    assert (history.closed, history.spec.stop.target) == (None, 99.0)
+    assert len(history.trials) > few
+    assert verify(read_events(store)).difference is None
