@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,8 @@ from prefect.states import AwaitingRetry, Cancelled, Completed, Failed
 from regrow.infra.joining import TRIAL_ENV
 from regrow.infra.nodes import Nodes
 from regrow.infra.prefect_server import answers
-from regrow.infra.task_runner import TrialTaskRunner, await_retry, mend, settle, unfinished
+from regrow.infra.task_runner import TrialTaskRunner
+from regrow.infra.task_runs import await_retry, mend, settle, unfinished
 from regrow.search.events import Cause
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
@@ -25,6 +27,9 @@ from regrow.search.spec_parts import Resources
 from regrow.tasks.messages import Assignment
 from regrow.tasks.names import settings, task_name, task_run_id, task_tags
 from regrow.tasks.run_trial import run_trial
+from regrow.tasks.traces import one_line
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +119,7 @@ class Attempts:
         except ray.exceptions.WorkerCrashedError:
             message = "the worker process was killed"
         except ray.exceptions.RayError as error:
-            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            message = f"its worker could not run it: {last_line(error)}"
         return Gone(
             task_run=str(run_id), trial=assignment.trial, attempt=assignment.attempt, cause=cause, message=message
         )
@@ -165,6 +170,12 @@ def _options(resources: Resources, width: int) -> dict[str, Any]:
     if resources.memory:
         options["memory"] = resources.memory * width
     return options
+
+
+def last_line(error: Exception) -> str:
+    """What is left to say where a task failed outside of the trial: Ray's text is a whole traceback, with colours."""
+    lines = _COLOURS.sub("", str(error)).split("\n")
+    return one_line(next((line for line in reversed(lines) if line.strip()), type(error).__name__))
 
 
 def _ending(state: TrialState) -> State[Any] | None:

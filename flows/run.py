@@ -38,8 +38,10 @@ from regrow.flows.present import PICTURES, publish
 from regrow.flows.stopping import stop_requests
 from regrow.flows.telling import told
 from regrow.infra import cluster, obituary
+from regrow.infra.claim import Opening
 from regrow.infra.collection import collect
-from regrow.infra.coordinator import Instructions, Opening, RayDesk, start_coordinator
+from regrow.infra.coordinator import Instructions
+from regrow.infra.coordinator_actor import RayDesk, start_coordinator
 from regrow.infra.environment import collected
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.host import RayHost

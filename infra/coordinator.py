@@ -7,39 +7,31 @@ everything that it knows is in the log, except what it owed to somebody, who the
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
-import ray
 
+from regrow.infra.assignments import assignment
+from regrow.infra.claim import Opening, claimed
 from regrow.infra.experiments import make_importable
 from regrow.infra.leases import Watch
-from regrow.infra.ledger import Ledger
 from regrow.infra.log import Superseded
 from regrow.search.errors import SpecError
 from regrow.search.events import (
-    AnyEvent,
     Began,
     Cause,
     Closing,
-    Created,
     Ended,
-    Known,
-    Opened,
     Reported,
     Status,
 )
-from regrow.search.history import Attempt, Trial
-from regrow.search.planner import seed_for
+from regrow.search.history import Attempt
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
-from regrow.tasks.messages import Assignment, DeskGone, Order, Progress
+from regrow.tasks.messages import Assignment, Order, Progress
 from regrow.tasks.ports import Store
 
 LOOK_SECONDS = 5.0
@@ -65,70 +57,6 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
     finished: Status | None = None
     superseded: bool = False
-
-
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a sitting begins: slots (and those of one node, see Opened), the new total of trials (None: as it was), and
-    who opens.
-
-    `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
-    """
-
-    id: str
-    spec: dict[str, Any]
-    slots: int
-    trials: int | None
-    flow_run: str | None
-    code: str | None
-    versions: dict[str, str]
-    known: list[Known] = []
-    widest: int = 0
-    environment: dict[str, Any] = {}
-
-
-CLAIMS = 20
-"""Tries to take a log over from a writer that still writes: each of its segments may come first."""
-
-
-def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
-    """The ledger of an experiment, taken over by a driver, or by the same driver's next coordinator.
-
-    One whose driver was superseded meanwhile takes nothing back. Raises Superseded if others keep coming first.
-    """
-    for _ in range(CLAIMS):
-        ledger = Ledger(store)
-        now, history = ledger.now(), ledger.history
-        again = history.opened is not None and history.opened.driver == driver
-        if driver in ledger.drivers and not again:
-            ledger.retire()
-            return ledger
-        created = history.created or Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
-        opened = Opened(
-            t=now, by="coordinator" if again else "driver", driver=driver,
-            slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
-            flow_run=opening.flow_run, code=opening.code, versions=opening.versions, widest=opening.widest,
-            settings=_changed(created.spec, opening.spec), environment={} if again else opening.environment,
-        )
-        events: list[AnyEvent] = [] if history.created is not None else [created]
-        try:
-            ledger.claim(*events, opened)
-        except Superseded:
-            continue
-        if again:
-            # Attempts that nobody has seen running are handed out again; the driver ignores those that it submitted.
-            ledger.starts = [
-                (t, a.number)
-                for t in sorted(history.running)
-                if (a := history.trials[t].attempt) is not None and a.t_began is None
-            ]
-        return ledger
-    raise Superseded(ledger.log.last)
-
-
-def _changed(created: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """What a sitting has otherwise than the experiment's beginning."""
-    first = Spec.parse(created).settings()
-    return {key: value for key, value in Spec.parse(current).settings().items() if value != first[key]}
 
 
 class Coordinator:
@@ -203,7 +131,7 @@ class Coordinator:
             if progress.carry_on and attempt.task_run is not None and not doomed and self._fits_next(attempt):
                 following = ledger.starts.pop(0)
                 self._carriers[following] = attempt.task_run
-            return Order(drop=drop, keep=keep, next=self._assignment(*following) if following else None)
+            return Order(drop=drop, keep=keep, next=assignment(ledger.history, *following) if following else None)
         if attempt.stop is not None:
             return Order(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
         if attempt.leave is not None:
@@ -262,18 +190,6 @@ class Coordinator:
         if progress.ended is not None:
             ledger.record(msgspec.structs.replace(progress.ended, t=now))
 
-    def _assignment(self, number: int, attempt: int) -> Assignment:
-        history = self._ledger.history
-        trial, spec = history.trials[number], history.spec
-        record = trial.attempts[attempt - 1]
-        return Assignment(
-            trial=number, attempt=attempt, config=spec.space.nest(trial.config), seed=seed_for(spec.seed, number, "trial"),
-            until=record.until,
-            checkpoints=tuple(record.checkpoints), clones=record.clones, step=trial.step, width=record.width,
-            values=tuple(trial.values) if spec.stop.trial.watches else (),
-            avoid_spot=record.avoid_spot, story=story(trial, attempt),
-        )
-
     # ---- for the driver --------------------------------------------------------------------------------------------
 
     async def instructions(self, timeout: float) -> Instructions:
@@ -302,7 +218,7 @@ class Coordinator:
             if not await self._news(deadline - asyncio.get_running_loop().time()):
                 break
         return Instructions(
-            submit=tuple(self._assignment(*lease) for lease in starts),
+            submit=tuple(assignment(ledger.history, *lease) for lease in starts),
             forget=self._take_forgotten(),
             drain=self._watch.take_undrained(),
             avoid=(*self._watch.shunned(), *self._watch.doomed),  # the cluster learns of a doomed one only after this
@@ -445,49 +361,3 @@ class Coordinator:
             raise self._failed
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._ledger.write())
-
-
-def story(trial: Trial, attempt: int) -> str:
-    """For people: why there is another attempt, and from where it goes on. Empty for the first."""
-    if attempt == 1:
-        return ""
-    before = trial.attempts[attempt - 2]
-    why = f" ({before.message})" if before.message else ""
-    where = f" on {before.node}" if before.node else ""
-    told = f"attempt {before.number} was {before.outcome}{where}{why}"
-    if trial.attempts[attempt - 1].clones and trial.changes:
-        return f"{told}; goes on with the weights of trial {trial.changes[-1].source}"
-    step = max(trial.checkpoints, default=0)
-    start = f"goes on after step {step}, from its checkpoint" if step else "starts from the beginning, as it has no checkpoint"
-    return f"{told}; {start}"
-
-
-class RayDesk:
-    """The coordinator as an attempt sees it: the Desk port over an actor handle."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def tell(self, progress: Progress) -> Order:
-        """See Desk. Ray sends it again if the coordinator restarts meanwhile."""
-        try:
-            order: Order = ray.get(self._actor.tell.remote(progress))
-        except ray.exceptions.RayError as error:
-            raise DeskGone(str(error)) from error
-        return order
-
-
-def start_coordinator(store: Store, opening: Opening, *, name: str) -> Any:
-    """Starts the actor on this node, under a name. Restarts forever; calls that it had not answered are sent again."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = ray.get_runtime_context().get_node_id()
-    driver = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-    actor: Any = ray.remote(Coordinator)
-    return actor.options(
-        name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
-    ).remote(store, opening, driver)
-
-
-__all__ = ["Coordinator", "Instructions", "Opening", "RayDesk", "start_coordinator"]

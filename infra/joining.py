@@ -20,7 +20,7 @@ TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
 """The runtime environment of trials. Ray keeps its worker processes apart from those of other tasks and actors: so the
 processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
 
-TRIAL_MODULES = ("regrow.tasks.run_trial", "regrow.infra.coordinator", "regrow.infra.task_runner")
+TRIAL_MODULES = ("regrow.tasks.run_trial", "regrow.infra.coordinator_actor", "regrow.infra.task_runner")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The Prefect server: the user's own, or an embedded one that all processes with the same folder share.
 
-Only starting, finding and leaving a server live here; what runs in its process is in `prefect_process`.
+Only starting, finding and leaving a server live here; what runs in its process is in `prefect_process`, what its folder tells
+in `prefect_home`.
 Nothing imports Prefect at the top: starting must cost the caller nothing while the server boots.
 """
 
@@ -27,6 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from regrow.infra.prefect_home import TICK, is_leaving, locked, read_record, runs, try_lock
 from regrow.tasks.addresses import shown
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -40,7 +42,6 @@ LEAVING_SECONDS = 3.0
 """How long to wait for the server's process after its last user has left."""
 _WATCH_SECONDS = 0.5
 """Between two looks at whether an embedded server is still there."""
-_TICK = 0.01
 _outliving: list[subprocess.Popen[bytes]] = []
 """Servers that this process started and others still use; kept, or Python complains about a forgotten child."""
 
@@ -108,7 +109,7 @@ class PrefectServerHandle:
                 raise RegrowError(f"The Prefect server ended while it started: {self._last_words()}")
             if time.monotonic() > deadline:
                 raise RegrowError(f"The Prefect server did not answer in {seconds:.0f} s: {self._last_words()}")
-            time.sleep(_TICK)
+            time.sleep(TICK)
         return self._server
 
     def watch(self) -> None:
@@ -120,10 +121,10 @@ class PrefectServerHandle:
     def _look_after(self) -> None:
         while not self._left.wait(_WATCH_SECONDS):
             with suppress(OSError, RegrowError):  # its port is not free yet, another user is at it: next time
-                if _runs(self._home):
+                if runs(self._home):
                     continue
-                with _lock(self._home / "start.lock", fcntl.LOCK_EX):
-                    lock = None if self._left.is_set() else _try_lock(self._home / "server.lock")
+                with locked(self._home / "start.lock", fcntl.LOCK_EX):
+                    lock = None if self._left.is_set() else try_lock(self._home / "server.lock")
                     if lock is None:  # whoever was faster has started it
                         continue
                     with lock:
@@ -142,13 +143,13 @@ class PrefectServerHandle:
             self._watcher.join()
         self._users.close()
         self._users = None
-        if not _is_leaving(self._home, self._gone):
+        if not is_leaving(self._home, self._gone):
             if self._child is not None:
                 _outliving.append(self._child)
             return
         deadline = time.monotonic() + LEAVING_SECONDS
         while not self._gone() and time.monotonic() < deadline:
-            time.sleep(_TICK)
+            time.sleep(TICK)
 
     def _gone(self) -> bool:
         if self._child is not None:
@@ -188,14 +189,14 @@ def begin(home: Path, *, port: int | None = None) -> PrefectServerHandle:
     """
     home = home.expanduser().absolute()
     url = (configured_api_url() or "").rstrip("/")
-    if url and url != _read_record(home).get("api_url"):  # our own, when called again or by a child process
+    if url and url != read_record(home).get("api_url"):  # our own, when called again or by a child process
         ui_url = os.environ.get("PREFECT_UI_URL") or url.removesuffix("/api")
         return PrefectServerHandle(PrefectServer(api_url=url, ui_url=ui_url, embedded=False), home)
     home.mkdir(parents=True, exist_ok=True)
-    users = _lock(home / "users.lock", fcntl.LOCK_SH)  # from here on the server can't leave
+    users = locked(home / "users.lock", fcntl.LOCK_SH)  # from here on the server can't leave
     try:
-        with _lock(home / "start.lock", fcntl.LOCK_EX):
-            known = _read_record(home)
+        with locked(home / "start.lock", fcntl.LOCK_EX):
+            known = read_record(home)
             running = _lock_of_the_dead(home, known)
             if running is None:
                 handle = _attach(home, known, port)
@@ -246,10 +247,10 @@ def _lock_of_the_dead(home: Path, known: Mapping[str, Any]) -> TextIOWrapper | N
     A server that was killed a moment ago still holds its lock: so one that does not answer is looked at for a second.
     """
     deadline = time.monotonic() + DYING_SECONDS
-    while (lock := _try_lock(home / "server.lock")) is None and time.monotonic() < deadline:
+    while (lock := try_lock(home / "server.lock")) is None and time.monotonic() < deadline:
         if known and _healthy(known["api_url"], 0.2):
             break
-        time.sleep(_TICK)
+        time.sleep(TICK)
     return lock
 
 
@@ -375,60 +376,3 @@ def _check_adopted(api_url: str) -> None:
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = f"nothing answers there ({getattr(error, 'reason', error)})"
     raise UserError(f"{where}, but {reason}: {advice}")
-
-
-def _lock(path: Path, kind: int, seconds: float = 15.0) -> TextIOWrapper:
-    """Take a flock that others hold only briefly; it ends with the file or with this process."""
-    file = path.open("a")
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise RegrowError(f"{path} is locked by another process that does not let go") from None
-            time.sleep(_TICK)
-
-
-def _runs(home: Path) -> bool:
-    """Whether a server of `home` holds its lock."""
-    try:
-        with (home / "server.lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _try_lock(path: Path) -> TextIOWrapper | None:
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
-
-
-def _is_leaving(home: Path, gone: Any) -> bool:
-    """Whether the server took the users' lock for itself; it needs a moment, so look for a while."""
-    deadline = time.monotonic() + 0.2
-    while time.monotonic() < deadline and not gone():
-        with (home / "users.lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        time.sleep(_TICK)
-    return bool(gone())
-
-
-def _read_record(home: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((home / "server.json").read_text()))
-    except (OSError, ValueError):
-        return {}

@@ -84,13 +84,13 @@ def _written(value: object) -> str:
 def _options(make: Callable[..., Any]) -> dict[str, Any]:
     """Keyword-only parameters and their defaults, a base's before those of a class that passes further ones on to it."""
     parameters = inspect.signature(make).parameters.values()
-    bases = iter(make.__mro__[1:] if isinstance(make, type) else ())
+    bases = iter([base for base in make.__mro__[1:] if "__init__" in vars(base)] if isinstance(make, type) else [])
     known: dict[str, Any] = {}
     while True:
         known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} | known
         if not any(p.kind is p.VAR_KEYWORD for p in parameters) or (base := next(bases, None)) is None:
             return known
-        parameters = inspect.signature(base.__init__).parameters.values()
+        parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
 
 
 def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed: Any) -> T:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from statistics import fmean
 
 import msgspec
 
@@ -26,7 +24,6 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
-    Known,
     Opened,
     Proposed,
     Reported,
@@ -37,7 +34,8 @@ from regrow.search.events import (
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.options import chosen
-from regrow.search.samplers import Result, Sampler
+from regrow.search.results import Results
+from regrow.search.samplers import Sampler
 from regrow.search.schedulers import FINAL, Candidate, Scheduler, Verdict
 from regrow.search.spec_parts import Stop
 
@@ -58,7 +56,7 @@ class Planner:
         self.history = History()
         self._sampler: Sampler | None = None
         self._scheduler: Scheduler | None = None
-        self._untold: list[Result] = []
+        self._results = Results(self.history)
         self._unfolded: list[Callable[[Scheduler], None]] = []
         """What a user's own scheduler is to be told once it is needed."""
         self._exhausted = False
@@ -79,14 +77,14 @@ class Planner:
             case Created():
                 if not self.history.spec.own_scheduler:
                     _ = self._scheduling
-                self._untold += [_known(-1 - place, known) for place, known in enumerate(self._all_known(event))]
+                self._results.begin(event)
             case Opened():
                 self._fold(lambda scheduler: scheduler.opened(event.slots, event.widest or event.slots))
                 if event.by == "driver":
                     self._failed_now, self._reported_now = 0, False
             case Proposed():
                 trial = self.history.trials[event.trial]
-                self._tell_sampler(trial)
+                self._results.add(trial)
                 candidate = Candidate(trial=event.trial, config=event.config, state=event.state)
                 self._fold(lambda scheduler: scheduler.added(candidate))
             case Started():
@@ -108,7 +106,7 @@ class Planner:
                     self._due.remove(event.trial)
                 trial = self.history.trials[event.trial]
                 if trial.held:
-                    self._tell_sampler(trial)
+                    self._results.add(trial)
                 if trial.state.final:
                     self._finished(trial)
                     self._failed_now += trial.state is TrialState.FAILED
@@ -352,9 +350,9 @@ class Planner:
         """Built at the first proposal, so that reading a log needs no sampler's library."""
         if self._sampler is None:
             self._sampler = samplers.make(self.history.spec.search, self.history.spec.setting)
-        for result in self._untold:
+        for result in self._results.untold:
             self._sampler.tell(result)
-        self._untold.clear()
+        self._results.untold.clear()
         return self._sampler
 
     def _kept(self, trial: Trial) -> set[int]:
@@ -385,58 +383,9 @@ class Planner:
         self._fold(lambda scheduler: scheduler.tell(event.trial, values, verdict))
 
     def _finished(self, trial: Trial) -> None:
-        self._tell_sampler(trial)
+        self._results.add(trial)
         how = FINAL[trial.state]
         self._fold(lambda scheduler: scheduler.ended(trial.number, how))
-
-    def _tell_sampler(self, trial: Trial) -> None:
-        """What the sampler learns now: of one trial, or of a configuration once all its repeats have ended."""
-        repeats = self.history.spec.repeats
-        if repeats == 1:
-            self._untold.append(self._result(trial))
-            return
-        group, place = divmod(trial.number, repeats)
-        if trial.state is TrialState.PENDING:
-            if place == 0:
-                self._untold.append(replace(self._result(trial), number=group))
-            return
-        results = [self._result(t) for t in self.history.trials[group * repeats : (group + 1) * repeats]]
-        if len(results) == repeats and all(result.status not in ("running", "paused") for result in results):
-            self._untold.append(_mean(group, results))
-
-    def _all_known(self, created: Created) -> list[Known]:
-        """What was known before the first trial: the user's points with metrics, then earlier experiments."""
-        spec = self.history.spec
-        points = []
-        for place, point in enumerate(spec.points):
-            if point.metrics is not None:
-                values = [point.metrics[m.name] for m in spec.metrics if m.name in point.metrics]
-                points.append(
-                    Known(
-                        config=spec.space.point(point.config, f"points.{place}"), value=values[0],
-                        violations=[c.violation(point.metrics) for c in spec.limits],
-                        values=values if len(values) == len(spec.metrics) else None,
-                    )
-                )
-        return points + list(created.known)
-
-    def _result(self, trial: Trial) -> Result:
-        spec = self.history.spec
-        last = trial.rows[-1].metrics if trial.rows else {}
-        values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
-        best = trial.best[0] if trial.best else None
-        if best is None and trial.values:  # no step meets the constraints: its objective is known all the same
-            best = max(trial.values) if spec.objective.mode == "max" else min(trial.values)
-        return Result(
-            number=trial.number,
-            config=trial.proposed,
-            state=trial.proposal_state,
-            status="paused" if trial.held and trial.rows else FINAL.get(trial.state, "running"),
-            value=best,
-            intermediate=list(enumerate(trial.values, start=1)),
-            values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,
-            violations=tuple(c.violation(last) for c in spec.limits) if trial.rows else (),
-        )
 
 
 def _check_plain(value: object, key: str, name: str) -> None:
@@ -450,28 +399,3 @@ def _check_plain(value: object, key: str, name: str) -> None:
 def _until(trial: Trial, step: int) -> Sequence[float]:
     """The objective up to a step, without copying it where that is the last one."""
     return trial.values if len(trial.values) == step else trial.values[:step]
-
-
-def _known(number: int, known: Known) -> Result:
-    return Result(
-        number=number, config=known.config, status=known.status, value=known.value,
-        values=None if known.values is None else tuple(known.values), intermediate=[(s, v) for s, v in known.curve],
-        violations=tuple(known.violations),
-    )
-
-
-def _mean(number: int, group: list[Result]) -> Result:
-    """The mean of a configuration's repeats: of those that are done, else of those that were stopped."""
-    done = [r for r in group if r.status == "done" and r.value is not None]
-    part = done or [r for r in group if r.status == "stopped" and r.value is not None]
-    if not part:
-        return replace(group[0], number=number, status="failed")
-    steps = min(len(r.intermediate) for r in part)
-    curve = [(s + 1, fmean(r.intermediate[s][1] for r in part)) for s in range(steps)]
-    several = [r.values for r in part if r.values is not None]
-    return Result(
-        number=number, config=group[0].config, state=group[0].state, status=part[0].status,
-        value=fmean(r.value for r in part if r.value is not None), intermediate=curve,
-        values=tuple(fmean(column) for column in zip(*several, strict=True)) if len(several) == len(part) else None,
-        violations=tuple(max(column) for column in zip(*(r.violations for r in part), strict=True)),
-    )

@@ -6,25 +6,20 @@ space is parsed by `space.py`, the names under `search` and `schedule` are known
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     PlainSerializer,
     ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
@@ -49,12 +44,14 @@ from regrow.search.spec_parts import (
     Retries,
     Stop,
     WarmStart,
-    point,
-    warm_start,
+    as_point,
+    as_warm_start,
 )
 
 _RAY_OWN = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": None}
 """Names that Ray refuses as custom resources, and what they are called here."""
+
+
 def _space(value: Any) -> Space:
     return value if isinstance(value, Space) else Space.parse(value)
 
@@ -119,11 +116,11 @@ class Spec(Part):
     """Attempts at a time; None: what the cluster can hold."""
     constraints: tuple[str, ...] = ()
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
-    points: tuple[Annotated[Point, BeforeValidator(point)], ...] = ()
+    points: tuple[Annotated[Point, BeforeValidator(as_point)], ...] = ()
     """Configurations to try first, in this order; those with known metrics are only told to the sampler."""
     repeats: Annotated[Count, Field(ge=1)] = 1
     """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
-    warm_start: tuple[Annotated[WarmStart, BeforeValidator(warm_start)], ...] = ()
+    warm_start: tuple[Annotated[WarmStart, BeforeValidator(as_warm_start)], ...] = ()
     """Earlier experiments of the same state root whose trials are told to the sampler, as they are when this one begins."""
     resources: Resources = Resources()
     retries: Retries = Retries()
@@ -140,7 +137,7 @@ class Spec(Part):
     """The name under which the best trial's model is registered in MLflow, as a new version at the end of a sitting."""
     state: str | None = None
     """Root of the durable state; None: $REGROW_STATE, else ./.regrow."""
-    env: dict[str, str | None] = {}
+    env: dict[str, str | None] = Field(default={})
     """Environment variables of the workers; None forwards the driver's value, which is never stored."""
     working_dir: str | None = None
     """Folder of the trainable's code, put on the workers' import path (and shipped to other machines). None: the spec file's."""

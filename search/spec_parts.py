@@ -214,11 +214,11 @@ class WarmStart(Part):
     """Parameters that only it had, and that made no difference."""
 
 
-def warm_start(value: Any) -> Any:
+def as_warm_start(value: Any) -> Any:
     """An experiment may be given by its name alone."""
     return {"experiment": value} if isinstance(value, str) else value
 
 
-def point(value: Any) -> Any:
+def as_point(value: Any) -> Any:
     """A point may be written as the configuration alone."""
     return {"config": value} if isinstance(value, dict) and not {"config", "metrics"} >= set(value) else value

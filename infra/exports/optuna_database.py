@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -18,12 +20,20 @@ from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial
 from sqlalchemy import insert, make_url, select
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from regrow.search.secret import is_secret
 from regrow.tasks.addresses import shown
 from regrow.tasks.errors import UserError
+
+_PACKAGES = {
+    "MySQLdb": "mysqlclient", "mysql": "mysql-connector-python", "psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary",
+    "pymysql": "PyMySQL", "cx_Oracle": "cx-Oracle",
+}
+"""What has to be installed for a module, where it is not called the same."""
+_WRITTEN = {"postgres": "postgresql", "sqlite3": "sqlite"}
+"""What is meant by names that SQLAlchemy does not know."""
 
 
 def copy(study: optuna.Study, url: str) -> optuna.Study:
@@ -48,10 +58,12 @@ def shown_url(url: str) -> str:
     """The URL without passwords, wherever they stand in it, for messages."""
     try:
         parts = make_url(url)
-    except SQLAlchemyError:
-        return shown(url)
-    hidden = {name: "***" if is_secret(name) else value for name, value in parts.query.items()}
-    return parts.set(query=hidden).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+    except (SQLAlchemyError, ValueError):
+        # Passwords may hold what they should not: up to the last @, and nothing of what follows a question mark.
+        return re.sub(r"(://[^:/@]*):[^?]*@", r"\1:***@", url.partition("?")[0])
+    hidden = {name: "***" if is_secret(name) or name == "odbc_connect" else value for name, value in parts.query.items()}
+    rendered = parts.set(query=hidden).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+    return re.sub(r"(://[^:/@]*):[^?]*@", r"\1:***@", rendered)  # up to the last one: a password may have one that is not escaped
 
 
 def _opened(url: str) -> RDBStorage:
@@ -59,12 +71,44 @@ def _opened(url: str) -> RDBStorage:
         raise UserError(f"{re.sub(':.*@', ':***@', url)} is no URL of a database; write sqlite:///FILE.db")
     if re.fullmatch(r"sqlite(\+\w+)?://(/(:memory:)?)?", url):
         raise UserError(f"{url} is kept in memory and would be lost; write sqlite:///FILE.db")
+    _checked(url)
     try:
         return RDBStorage(url)
-    except ImportError as error:
-        raise UserError(f"{shown_url(url)} needs a driver that is not installed: {_first_line(error)}") from None
     except Exception as error:  # noqa: BLE001 - SQLAlchemy's, Alembic's, and a RuntimeError for tables of another version
         raise UserError(f"{shown_url(url)} cannot be opened: {_first_line(error)}") from None
+
+
+def _checked(url: str) -> None:
+    """Raises UserError for a database that nothing here can speak to, before anything is tried."""
+    try:
+        parts = make_url(url)
+        dialect = parts.get_dialect()
+        dialect.import_dbapi()
+    except NoSuchModuleError:
+        kind = url.partition("://")[0]
+        meant = _WRITTEN.get(kind, "postgresql, mysql or sqlite")
+        raise UserError(f"{shown_url(url)}: {kind!r} is no kind of database that SQLAlchemy knows; write {meant}://...") from None
+    except ImportError as error:
+        module = (error.name or "").partition(".")[0]
+        package = _PACKAGES.get(module, module)
+        raise UserError(f"{shown_url(url)} needs a driver that is not installed: pip install '{package}'") from None
+    except (SQLAlchemyError, ValueError):
+        raise UserError(f"{shown_url(url)} is no URL of a database; write sqlite:///FILE.db") from None
+    if dialect.is_async:
+        plain = parts.set(drivername=parts.get_backend_name())
+        raise UserError(f"{shown_url(url)}: {parts.get_driver_name()} is a driver for asyncio; write {shown_url(plain.render_as_string(hide_password=True))}")
+    if parts.get_backend_name() == "sqlite" and parts.database and not parts.query:
+        _look_at(Path(parts.database))
+
+
+def _look_at(file: Path) -> None:
+    """Raises UserError for a file that sqlite would wait for, or could not open."""
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{file} is {'a folder' if stat.S_ISDIR(mode) else 'no file'}; write sqlite:///FILE.db")
 
 
 def _first_line(error: BaseException) -> str:

@@ -105,17 +105,17 @@ def trials(
 
 
 def _table(found: History, places: Places, file: Path | None, *, history: bool, parquet: bool) -> None:
-    from regrow.infra.exports import files, frames, places as where
+    from regrow.infra.exports import destination, files, frames
 
     if file is not None:
-        where.is_stream(file)  # what cannot be written is refused at once
+        destination.is_stream(file)  # what cannot be written is refused at once
     table = frames.steps(found) if history else frames.trials(found, places)
     if file is None:
         sys.stdout.buffer.write(files.csv_bytes(table))
         sys.stdout.buffer.flush()
         return
-    where.put(file, (files.parquet_bytes if parquet else files.csv_bytes)(table))
-    where.tell(file, f"{file}: {len(table[0].cells)} {'steps' if history else 'trials'}, {len(table)} columns")
+    destination.put(file, (files.parquet_bytes if parquet else files.csv_bytes)(table))
+    destination.tell(file, f"{file}: {len(table[0].cells)} {'steps' if history else 'trials'}, {len(table)} columns")
 
 
 def best(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.exports import places as where
+from regrow.infra.exports import destination
 from regrow.infra.places import Places, replay
 from regrow.search.history import History
 from regrow.tasks.errors import UserError
@@ -33,7 +33,7 @@ def report(
     if png is not None and (output is not None or browser):
         raise UserError("--png: goes without --output and --open, it writes pictures and no page")
     file = Path(f"{name}.html") if output is None else output
-    stream = png is None and where.is_stream(file)
+    stream = png is None and destination.is_stream(file)
     if stream and browser:
         raise UserError(f"--open: {file} is no file that a browser could open")
     places = Places.at(state)
@@ -46,8 +46,8 @@ def report(
     if not stream:
         _check(file)
     page = html(history, places, alive=places.running(name), now=time.time()).encode()
-    where.put(file, page)
-    where.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
+    destination.put(file, page)
+    destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
     if browser:
         import webbrowser
 

@@ -19,8 +19,9 @@ from typing import Any, Self
 from unittest.mock import patch
 
 from regrow.infra import compaction, ledger
+from regrow.infra.claim import Opening
 from regrow.infra.collection import collect
-from regrow.infra.coordinator import Coordinator, Instructions, Opening
+from regrow.infra.coordinator import Coordinator, Instructions
 from regrow.infra.log import Log
 from regrow.infra.places import replay
 from regrow.search.events import Cause

@@ -33,7 +33,8 @@ from ray.exceptions import WorkerCrashedError
 
 from regrow.infra.cluster import connect, disconnect
 from regrow.infra.prefect_server import prefect_server
-from regrow.infra.task_runner import TrialTaskRunner, await_retry, mend, settle, unfinished
+from regrow.infra.task_runner import TrialTaskRunner
+from regrow.infra.task_runs import await_retry, mend, settle, unfinished
 from regrow.tasks.logs import captured_logs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module

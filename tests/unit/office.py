@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regrow.infra.coordinator import Coordinator, Instructions, Opening
+from regrow.infra.claim import Opening
+from regrow.infra.coordinator import Coordinator, Instructions
 from regrow.infra.places import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from regrow.cli.app import app
 from regrow.infra import views
-from regrow.infra.exports import files, frames, tensorboard
+from regrow.infra.exports import destination, files, frames, tensorboard
 from regrow.search.events import Closing
 from regrow.search.history import History
 from regrow.tasks.errors import UserError
@@ -198,12 +199,69 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, mixed: History, 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(UserError, match="No space left on device"):
-            files.write_csv(frames.trials(mixed), path)
+            destination.put(path, files.csv_bytes(frames.trials(mixed)))
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
-    files.write_csv(frames.trials(mixed), path)
+    link = tmp_path / "link.csv"
+    link.symlink_to(path)
+    destination.put(link, files.csv_bytes(frames.trials(mixed)))
+    assert link.is_symlink(), "what a link leads to is replaced, not the link"
     assert path.read_text().startswith("trial,")
     assert path.stat().st_mode & 0o777 == 0o666 & ~_mask()
+
+
+COMMANDS = {"csv": ("trials", "kinds", "--csv"), "parquet": ("trials", "kinds", "--parquet"), "html": ("report", "kinds", "-o")}
+
+
+def typed(kind: str, file: object, state: Path) -> list[str]:
+    """`regrow` with what has it write an export to `file`."""
+    return [sys.executable, "-m", "regrow", *COMMANDS[kind], str(file), "--state", str(state)]
+
+
+def test_a_pipe_a_descriptor_and_standard_output_take_what_a_file_would_hold(state: Path, tmp_path: Path) -> None:
+    def run(kind: str, file: object, expect: int = 0, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run(typed(kind, file, state), check=False, stderr=subprocess.PIPE, timeout=120, **options)
+        assert done.returncode == expect, done.stderr.decode()
+        return done
+
+    run("csv", tmp_path / "table.csv", stdout=subprocess.DEVNULL)
+    table = (tmp_path / "table.csv").read_bytes()
+    assert table.count(b"\n") == 11
+    # Standard output: a pipe, and a file that has something in it already; the word about it stands beside it.
+    done = run("csv", "/dev/stdout", stdout=subprocess.PIPE)
+    assert (done.stdout, done.stderr.count(b"/dev/stdout: 10 trials")) == (table, 1)
+    with (tmp_path / "all").open("wb", buffering=0) as whole:
+        whole.write(b"before\n")
+        run("csv", "/dev/stdout", stdout=whole)
+        run("csv", f"/dev/fd/{whole.fileno()}", stdout=subprocess.DEVNULL, pass_fds=[whole.fileno()])
+        whole.write(b"after\n")
+    assert (tmp_path / "all").read_bytes() == b"before\n" + table + table + b"after\n"
+    os.mkfifo(tmp_path / "pipe")
+    for kind, begin in (("html", b"<!doctype html>"), ("parquet", b"PAR1")):
+        with (tmp_path / kind).open("wb") as copy, subprocess.Popen(["cat", tmp_path / "pipe"], stdout=copy) as reader:
+            run(kind, tmp_path / "pipe", stdout=subprocess.DEVNULL)
+            assert reader.wait(60) == 0
+        assert (tmp_path / kind).read_bytes().lower().startswith(begin.lower())
+    assert (tmp_path / "pipe").is_fifo()
+    for kind in ("html", "csv"):
+        said = run(kind, "/dev/full", expect=2).stderr
+        assert said == b"regrow: /dev/full cannot be written: No space left on device\n"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "a half-written file was left"
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_made(state: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(tmp_path / "socket"))
+        for words in (["trials", "kinds", "--csv", tmp_path / "socket"], ["report", "kinds", "-o", tmp_path / "socket"]):
+            wrong = regrow(*words, "--state", state)
+            assert isinstance(wrong.exception, UserError)
+            assert "is no file, but a socket" in str(wrong.exception)
+    wrong = regrow("report", "kinds", "-o", tmp_path, "--state", state)
+    assert isinstance(wrong.exception, UserError)
+    assert "is a folder; name a file in it" in str(wrong.exception)
+    wrong = regrow("report", "kinds", "-o", "/dev/null", "--open", "--state", state)
+    assert isinstance(wrong.exception, UserError)
+    assert "no file that a browser could open" in str(wrong.exception)
 
 
 def _mask() -> int:

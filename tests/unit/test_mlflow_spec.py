@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator import Opening, claimed
+from regrow.infra.claim import Opening, claimed
 from regrow.infra.mlflow_ui import runs_page
 from regrow.infra.places import replay
 from regrow.infra.stores.memory import MemoryStore

@@ -242,13 +242,38 @@ def test_a_writer_that_is_killed_leaves_nothing_of_the_study(tmp_path: Path) -> 
     "url",
     [
         "postgresql+nosuch://me:sesame@127.0.0.1:1/db", "postgresql+nosuch://me:ses/ame@127.0.0.1:1/db",
-        "nosuch://127.0.0.1/db?user=me&password=sesame", "me:sesame@127.0.0.1/db",
+        "nosuch://127.0.0.1/db?user=me&password=sesame", "me:sesame@127.0.0.1/db", "postgresql://me:s@same@127.0.0.1/db",
+        "mysql://me:s@same@127.0.0.1:port/db?password=sesame", "mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dsesame",
     ],
 )
 def test_a_password_is_in_no_message(url: str, mixed: History) -> None:
     with pytest.raises(UserError) as error:
         study(mixed, storage=url)
     assert "ame" not in str(error.value).replace("name", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://me:sesame@h/db", "postgresql://me:***@h/db needs a driver that is not installed: pip install 'psycopg[binary]'"),
+        ("mysql://me:sesame@h/db", "mysql://me:***@h/db needs a driver that is not installed: pip install 'mysqlclient'"),
+        ("mysql+pymysql://me@h/db", "mysql+pymysql://me@h/db needs a driver that is not installed: pip install 'PyMySQL'"),
+        ("mssql+pyodbc://me@h/db", "mssql+pyodbc://me@h/db needs a driver that is not installed: pip install 'pyodbc'"),
+        ("postgres://h/db", "postgres://h/db: 'postgres' is no kind of database that SQLAlchemy knows; write postgresql://..."),
+        ("postgresql+asyncpg://h/db", "postgresql+asyncpg://h/db: asyncpg is a driver for asyncio; write postgresql://h/db"),
+        ("mysql://h:port/db", "mysql://h:port/db is no URL of a database; write sqlite:///FILE.db"),
+        ("sqlite:////dev", "/dev is a folder; write sqlite:///FILE.db"),
+        ("sqlite:////dev/zero", "/dev/zero is no file; write sqlite:///FILE.db"),
+    ],
+)
+def test_a_database_that_nothing_here_can_speak_to_is_refused_in_a_line(
+    url: str, said: str, mixed: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for driver in ("psycopg", "MySQLdb", "pymysql", "pyodbc"):
+        monkeypatch.setitem(sys.modules, driver, None)  # as if not installed
+    with pytest.raises(UserError) as error:
+        study(mixed, storage=url)
+    assert str(error.value) == said
 
 
 def test_a_database_that_cannot_be_used_is_named(mixed: History, tmp_path: Path) -> None:

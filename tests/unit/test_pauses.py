@@ -275,7 +275,7 @@ def test_what_nothing_can_promote_any_more_is_given_up_and_everybody_is_told() -
     assert last[-1] == Closed(t=1.0, status="finished")
     assert [trial.state for trial in found.planner.history.trials] == [TrialState.STOPPED] * 2
     assert found.scheduler.told[-4:] == [("dropped", 0), ("ended", 0, "stopped"), ("dropped", 1), ("ended", 1, "stopped")]
-    assert [(r.number, r.status) for r in found.planner._untold[-2:]] == [(0, "stopped"), (1, "stopped")]
+    assert [(r.number, r.status) for r in found.planner._results.untold[-2:]] == [(0, "stopped"), (1, "stopped")]
 
 
 def test_a_user_interrupts_the_paused_wait_on_and_the_others_go_on_first() -> None:
@@ -533,7 +533,7 @@ def test_the_sampler_learns_of_a_clone_under_the_configuration_that_was_proposed
     desk = cloning()
     desk.report(1, 2)
     desk.end(1)
-    assert desk.planner._result(desk.of(1)).config == desk.of(1).proposed != desk.of(1).config
+    assert desk.planner._results.of(desk.of(1)).config == desk.of(1).proposed != desk.of(1).config
 
 
 # Width

@@ -168,19 +168,19 @@ def test_a_sampler_is_told_by_how_much_each_constraint_is_broken() -> None:
 def test_a_metric_that_was_never_reported_breaks_its_constraint() -> None:
     planner = reported(one(constraints=["latency <= 10"]), [{"accuracy": 1.0}], [{"accuracy": 2.0, "latency": None}])
     assert planner.history.best is None
-    assert [planner._result(trial).violations for trial in planner.history.trials] == [(math.inf,), (math.inf,)]
+    assert [planner._results.of(trial).violations for trial in planner.history.trials] == [(math.inf,), (math.inf,)]
 
 
 def test_the_objective_of_a_trial_that_never_met_a_constraint_is_told_all_the_same() -> None:
     planner = reported(one(constraints=["latency <= 10"]), [{"accuracy": 1.0, "latency": 20.0}, {"accuracy": 0.5, "latency": 20.0}])
-    result = planner._result(planner.history.trials[0])
+    result = planner._results.of(planner.history.trials[0])
     assert (result.value, result.violations) == (1.0, (10.0,))
 
 
 def test_repeats_count_as_broken_by_the_worst_of_them() -> None:
     of = one(constraints=["latency <= 10"], repeats=2, trials=2)
     planner = reported(of, [{"accuracy": 1.0, "latency": 8.0}], [{"accuracy": 3.0, "latency": 13.0}])
-    assert (planner._untold[-1].value, planner._untold[-1].violations) == (2.0, (3.0,))
+    assert (planner._results.untold[-1].value, planner._results.untold[-1].violations) == (2.0, (3.0,))
 
 
 @pytest.mark.parametrize("search", ["tpe", "nsga2", "random"])

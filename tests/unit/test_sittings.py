@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator import Opening, claimed
+from regrow.infra.claim import Opening, claimed
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.log import Log
 from regrow.infra.places import Places, read_events, replay

@@ -26,7 +26,7 @@ def is_stream(path: Path) -> bool:
     except OSError as error:
         raise _refused(path, error) from None
     if stat.S_ISDIR(mode):
-        raise UserError(f"{path} is a folder; name a file, such as {path / 'FILE'}")
+        raise UserError(f"{path} is a folder; name a file in it")
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
         return True
     if not stat.S_ISREG(mode):

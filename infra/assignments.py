@@ -1,0 +1,35 @@
+"""What an attempt is given to do, read from the history."""
+
+from __future__ import annotations
+
+from regrow.search.history import History, Trial
+from regrow.search.planner import seed_for
+from regrow.tasks.messages import Assignment
+
+
+def assignment(history: History, number: int, attempt: int) -> Assignment:
+    """What an attempt of trial `number` is to do; it was started and has not ended."""
+    trial, spec = history.trials[number], history.spec
+    record = trial.attempts[attempt - 1]
+    return Assignment(
+        trial=number, attempt=attempt, config=spec.space.nest(trial.config), seed=seed_for(spec.seed, number, "trial"),
+        until=record.until,
+        checkpoints=tuple(record.checkpoints), clones=record.clones, step=trial.step, width=record.width,
+        values=tuple(trial.values) if spec.stop.trial.watches else (),
+        avoid_spot=record.avoid_spot, story=story(trial, attempt),
+    )
+
+
+def story(trial: Trial, attempt: int) -> str:
+    """For people: why there is another attempt, and from where it goes on. Empty for the first."""
+    if attempt == 1:
+        return ""
+    before = trial.attempts[attempt - 2]
+    why = f" ({before.message})" if before.message else ""
+    where = f" on {before.node}" if before.node else ""
+    told = f"attempt {before.number} was {before.outcome}{where}{why}"
+    if trial.attempts[attempt - 1].clones and trial.changes:
+        return f"{told}; goes on with the weights of trial {trial.changes[-1].source}"
+    step = max(trial.checkpoints, default=0)
+    start = f"goes on after step {step}, from its checkpoint" if step else "starts from the beginning, as it has no checkpoint"
+    return f"{told}; {start}"

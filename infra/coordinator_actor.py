@@ -1,0 +1,43 @@
+"""The coordinator as a Ray actor: how the driver starts it, and how attempts speak to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from typing import Any
+
+import ray
+
+from regrow.infra.claim import Opening
+from regrow.infra.coordinator import Coordinator
+from regrow.tasks.messages import DeskGone, Order, Progress
+from regrow.tasks.ports import Store
+
+
+class RayDesk:
+    """The coordinator as an attempt sees it: the Desk port over an actor handle."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def tell(self, progress: Progress) -> Order:
+        """See Desk. Ray sends it again if the coordinator restarts meanwhile."""
+        try:
+            order: Order = ray.get(self._actor.tell.remote(progress))
+        except ray.exceptions.RayError as error:
+            raise DeskGone(str(error)) from error
+        return order
+
+
+def start_coordinator(store: Store, opening: Opening, *, name: str) -> Any:
+    """Starts the actor on this node, under a name. Restarts forever; calls that it had not answered are sent again."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    driver = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    actor: Any = ray.remote(Coordinator)
+    return actor.options(
+        name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
+    ).remote(store, opening, driver)

@@ -1,0 +1,100 @@
+"""What samplers are told: the results of trials, of repeats as their mean, and what was known before the first of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+from regrow.search.events import Created, Known
+from regrow.search.history import History, Trial
+from regrow.search.lifecycle import TrialState
+from regrow.search.samplers import Result
+from regrow.search.schedulers import FINAL
+
+
+class Results:
+    """Of an experiment, in the order of its log. Telling is not done here, for it may need a sampler's library."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.untold: list[Result] = []
+        """For the caller to tell, and to clear."""
+
+    def begin(self, created: Created) -> None:
+        """What was known before the first trial."""
+        self.untold += [_known(-1 - place, known) for place, known in enumerate(self._all_known(created))]
+
+    def add(self, trial: Trial) -> None:
+        """What is to be learnt of a trial now, or of a configuration once all its repeats have ended."""
+        repeats = self._history.spec.repeats
+        if repeats == 1:
+            self.untold.append(self.of(trial))
+            return
+        group, place = divmod(trial.number, repeats)
+        if trial.state is TrialState.PENDING:
+            if place == 0:
+                self.untold.append(replace(self.of(trial), number=group))
+            return
+        results = [self.of(t) for t in self._history.trials[group * repeats : (group + 1) * repeats]]
+        if len(results) == repeats and all(result.status not in ("running", "paused") for result in results):
+            self.untold.append(_mean(group, results))
+
+    def _all_known(self, created: Created) -> list[Known]:
+        """What was known before the first trial: the user's points with metrics, then earlier experiments."""
+        spec = self._history.spec
+        points = []
+        for place, point in enumerate(spec.points):
+            if point.metrics is not None:
+                values = [point.metrics[m.name] for m in spec.metrics if m.name in point.metrics]
+                points.append(
+                    Known(
+                        config=spec.space.point(point.config, f"points.{place}"), value=values[0],
+                        violations=[c.violation(point.metrics) for c in spec.limits],
+                        values=values if len(values) == len(spec.metrics) else None,
+                    )
+                )
+        return points + list(created.known)
+
+    def of(self, trial: Trial) -> Result:
+        """What there is to be learnt of one trial, as it stands."""
+        spec = self._history.spec
+        last = trial.rows[-1].metrics if trial.rows else {}
+        values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
+        best = trial.best[0] if trial.best else None
+        if best is None and trial.values:  # no step meets the constraints: its objective is known all the same
+            best = max(trial.values) if spec.objective.mode == "max" else min(trial.values)
+        return Result(
+            number=trial.number,
+            config=trial.proposed,
+            state=trial.proposal_state,
+            status="paused" if trial.held and trial.rows else FINAL.get(trial.state, "running"),
+            value=best,
+            intermediate=list(enumerate(trial.values, start=1)),
+            values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,
+            violations=tuple(c.violation(last) for c in spec.limits) if trial.rows else (),
+        )
+
+
+def _known(number: int, known: Known) -> Result:
+    return Result(
+        number=number, config=known.config, status=known.status, value=known.value,
+        values=None if known.values is None else tuple(known.values), intermediate=[(s, v) for s, v in known.curve],
+        violations=tuple(known.violations),
+    )
+
+
+def _mean(number: int, group: list[Result]) -> Result:
+    """The mean of a configuration's repeats: of those that are done, else of those that were stopped."""
+    done = [r for r in group if r.status == "done" and r.value is not None]
+    part = done or [r for r in group if r.status == "stopped" and r.value is not None]
+    if not part:
+        return replace(group[0], number=number, status="failed")
+    steps = min(len(r.intermediate) for r in part)
+    curve = [(s + 1, fmean(r.intermediate[s][1] for r in part)) for s in range(steps)]
+    several = [r.values for r in part if r.values is not None]
+    return Result(
+        number=number, config=group[0].config, state=group[0].state, status=part[0].status,
+        value=fmean(r.value for r in part if r.value is not None), intermediate=curve,
+        values=tuple(fmean(column) for column in zip(*several, strict=True)) if len(several) == len(part) else None,
+        violations=tuple(max(column) for column in zip(*(r.violations for r in part), strict=True)),
+    )

@@ -1,0 +1,79 @@
+"""What an MLflow that is away does to a trial: a warning for each kind of call, and a while in which none is tried.
+
+Only writing is forgiven so. What a user's own mistake raises is raised, and so is a question that nobody can answer meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import requests
+from mlflow.exceptions import MlflowException
+
+from regrow.tasks.addresses import shown
+
+_LOG = logging.getLogger("regrow.trial")
+QUIET_SECONDS = 30.0
+"""For how long calls are dropped after one that did not reach MLflow: each costs its retries."""
+QUIET_TIMES = 5.0
+"""Or for so many times as long as that one took, so that a server that hangs costs a sixth of a trial's time at most."""
+_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
+_STORAGE = {"aiohttp", "azure", "boto3", "botocore", "google", "grpc", "paramiko", "s3fs", "s3transfer", "urllib3"}
+"""Libraries through which MLflow reaches artifacts: their errors are many, and none is about what a trial has given."""
+
+_T = TypeVar("_T")
+
+
+def is_away(error: Exception) -> bool:
+    """Whether MLflow, or the place of its artifacts, could not be reached or had trouble of its own."""
+    status: int | None = None
+    if isinstance(error, MlflowException):
+        status = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
+    elif isinstance(error, requests.RequestException) and error.response is not None:
+        status = error.response.status_code
+    if status is not None:
+        return status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _STORAGE
+
+
+class Reach:
+    """Calls of one attempt that may not get through. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+        self._quiet_until = 0.0
+        self._why = ""
+
+    def try_(self, kind: str, call: Callable[[], _T], instead: Callable[[], _T]) -> _T:
+        """What `call` returns; `instead`, and a word about the `kind` of things that are lost, if MLflow is away."""
+        if time.monotonic() < self._quiet_until:
+            self.lost(kind)
+            return instead()
+        began = time.monotonic()
+        try:
+            return call()
+        except Exception as error:
+            if not is_away(error):
+                raise
+            now = time.monotonic()
+            self._quiet_until = now + max(QUIET_SECONDS, QUIET_TIMES * (now - began))
+            self._why = shown(str(error)).strip().partition("\n")[0]
+        self.lost(kind)
+        return instead()
+
+    def lost(self, kind: str) -> None:
+        """Says once that such things are lost."""
+        self.tell(kind, f"MLflow is away, and {kind} that the trainable logs to it meanwhile are lost: {self._why}")
+
+    def tell(self, about: str, line: str) -> None:
+        """A warning, once for what it is about."""
+        with self._lock:
+            if about in self._told:
+                return
+            self._told.add(about)
+        _LOG.warning("%s", line)
