@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -220,5 +221,9 @@ def _reread() -> None:
         from prefect.context import refresh_global_settings_context
         from prefect.logging.configuration import setup_logging
 
+        home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+        there = home.exists()
         refresh_global_settings_context()
         setup_logging()
+        if not there and home.is_dir() and not any(home.iterdir()):  # Prefect makes it as it reads its settings
+            home.rmdir()

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ def test_an_experiment_runs_and_every_part_agrees_on_what_happened(desk: Desk) -
     ((artifact,),) = prefect(desk, "select data from artifact where key = 'regrow-main'")
     assert f"Best: trial {view['best']['trial']}" in artifact
     assert await_no_process(desk.folder) == []
+    assert not (Path(desk.environment["HOME"]) / ".prefect").exists(), "an embedded server is no business of the user's own"
 
 
 def test_ctrl_c_leaves_checkpoints_and_resume_goes_on_at_the_next_step(desk: Desk) -> None:
