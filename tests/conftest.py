@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,10 @@ import pytest
 
 from regrow.infra import s3_server
 from regrow.infra.processes import Guard
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script: processes of tests inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -382,9 +383,12 @@ def test_a_killed_server_loses_nothing_acknowledged_and_each_key_has_one_winner(
                         store.create(key, data)
                         won.setdefault(key, []).append(data)
                     except Exists:
-                        # After an error of ours it may be our own.
-                        if key in uncertain and store.read(key) == data:
-                            won.setdefault(key, []).append(data)
+                        # After an error of ours it may be our own; a server that is away is asked again.
+                        while key in uncertain:
+                            with suppress(Unavailable):
+                                if store.read(key) == data:
+                                    won.setdefault(key, []).append(data)
+                                break
                     except Unavailable:
                         uncertain.add(key)
                         continue

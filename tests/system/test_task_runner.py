@@ -208,6 +208,7 @@ def test_a_retry_is_the_same_task_run_on_another_worker(client: SyncPrefectClien
         first = runner.submit_run(dies_unless, name="trial 0003", tags=["kept"], **options)
         while not (pid_file.exists() and pid_file.read_text()):
             assert not ray.wait([first], timeout=0.05)[0]
+        known(client, run_id)
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
         with pytest.raises(WorkerCrashedError):
             ray.get(first)
@@ -327,17 +328,22 @@ def test_plain_submit_and_map_work_with_dependencies(client: SyncPrefectClient) 
     assert all(run.name.startswith(("double-", "fails-")) for run in runs)
 
 
-def settle_any(client: SyncPrefectClient, ids: list[UUID]) -> set[UUID]:
-    """Settle runs of a flow run that is over."""
-    deadline = time.monotonic() + 10
+def known(client: SyncPrefectClient, task_run_id: UUID) -> TaskRun:
+    """The task run, once the worker's events have made the server aware of it."""
+    deadline = time.monotonic() + 60
     while True:
         try:
-            flow_run_id = client.read_task_run(ids[0]).flow_run_id
-            assert flow_run_id is not None
-            return settle(client, flow_run_id, ids)
+            return client.read_task_run(task_run_id)
         except ObjectNotFound:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def settle_any(client: SyncPrefectClient, ids: list[UUID]) -> set[UUID]:
+    """Settle runs of a flow run that is over."""
+    flow_run_id = known(client, ids[0]).flow_run_id
+    assert flow_run_id is not None
+    return settle(client, flow_run_id, ids)
 
 
 def test_a_second_flow_run_on_the_same_workers_has_its_own_context(client: SyncPrefectClient) -> None:
