@@ -146,6 +146,7 @@ class Reader:
         mark = f"REGROW_TEST_MARK={work}"
         (tools / "pgrep").write_text(
             f'#!/bin/sh\n/usr/bin/pgrep "$@" | while read -r pid rest; do\n'
+            '  grep -qzxF "$0" /proc/$pid/cmdline 2>/dev/null && continue\n'  # pgrep itself, as the real one leaves itself out
             f"  grep -qzxF '{mark}' /proc/$pid/environ 2>/dev/null && echo $pid $rest\ndone\n"
         )
         (tools / "pgrep").chmod(0o755)
