@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,13 +37,40 @@ def warming_up() -> Iterator[None]:
             logging.getLogger(__name__).info("%s cannot be imported: %s", module, error)
 
 
-def say(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str, cursor: int) -> list[str]:
+Draw = Callable[[History, str], bytes | None]
+"""Draws a figure by its name, as `pictures.png` does."""
+
+
+class Album:
+    """The figures of a sitting that has ended, each drawn once for all who ask, from whichever thread."""
+
+    def __init__(self) -> None:
+        self._drawing = threading.Lock()
+        self._drawn: dict[tuple[float, str], bytes | None] = {}
+
+    def draw(self, history: History, name: str) -> bytes | None:
+        """See `pictures.png`."""
+        from regrow.infra.pictures import png
+
+        if history.closed is None:
+            return png(history, name)
+        key = history.closed.t, name
+        with self._drawing:
+            if key not in self._drawn:
+                self._drawn[key] = png(history, name)
+            return self._drawn[key]
+
+
+def say(
+    sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str, cursor: int, *, draw: Draw | None = None
+) -> list[str]:
     """Writes it, then `cursor`, which stands for the end of the sitting; returns lines about what did not work.
 
+    `draw`: who draws the figures; None: they are drawn here.
     Raises SinkUnavailable or SinkRefused where MLflow does not take anything: then it is due again.
     """
     history = runs.history
-    files, troubles = made(history, places)
+    files, troubles = made(history, places, draw or Album().draw)
     parent = RunUpdate(key=PARENT, name=history.spec.name, start_ms=int(history.t_created * 1000), parent=True, artifacts=files)
     if (trouble := _register(sink, runs, places, tracking_uri)) is not None:
         troubles.append(trouble)
@@ -50,16 +78,15 @@ def say(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str, cursor:
     return troubles
 
 
-def made(history: History, places: Places) -> tuple[dict[str, bytes], list[str]]:
+def made(history: History, places: Places, draw: Draw) -> tuple[dict[str, bytes], list[str]]:
     """The report and the figures by file name, and a line about each that could not be made."""
-    from regrow.infra.pictures import png
     from regrow.infra.report import html
 
     def report() -> bytes:
         return html(history, places, alive=False, now=time.time()).encode()
 
     wanted: dict[str, Callable[[], bytes | None]] = {REPORT_FILE: report}
-    wanted |= {f"figures/{name}.png": partial(png, history, name) for name in FIGURES}
+    wanted |= {f"figures/{name}.png": partial(draw, history, name) for name in FIGURES}
     files: dict[str, bytes] = {}
     troubles = []
     for name, make in wanted.items():

@@ -51,6 +51,10 @@ class Runs:
         self.history = History()
         self._generation: dict[int, int] = {}
         """How often a trial's curve was cut back: each time a new MLflow run continues it."""
+        self._cuts: dict[int, list[int]] = {}
+        """By trial: until when (ms) what was done before each of those holds; 0 for none of it."""
+        self.metrics: dict[str, None] = {}
+        """The names of all metrics that were reported."""
         self._rows: dict[int, list[Row]] = {}
         self._dirty: dict[int, None] = {}
         self._parent = False
@@ -99,6 +103,7 @@ class Runs:
             case Reported():
                 self._dirty[event.trial] = None
                 self._rows.setdefault(event.trial, []).extend(event.rows)
+                self.metrics.update(dict.fromkeys(name for row in event.rows for name in row.metrics))
             case _:
                 pass
         best = mlflow_parent.best_of(self.history)
@@ -143,8 +148,17 @@ class Runs:
 
     def current_key(self, trial: int) -> str:
         """The key of the run in which a trial's curve is."""
-        generation = self._generation.get(trial, 0)
-        return task_name(trial) if generation == 0 else f"{task_name(trial)}.{generation}"
+        return _key(trial, self._generation.get(trial, 0))
+
+    def superseded(self, trial: int) -> list[tuple[str, int]]:
+        """The keys of the runs that a trial's current one continues, and until when (ms) what is in each still holds."""
+        found, until = list[tuple[str, int]](), None
+        for number in range(self._generation.get(trial, 0), 0, -1):
+            cut = self._cuts[trial][number - 1]
+            until = cut if until is None else min(until, cut)
+            if until > 0:
+                found.append((_key(trial, number - 1), until))
+        return found
 
     def _note_environment(self, event: Opened) -> None:
         if not event.environment:  # a coordinator's, or a log of before it was collected
@@ -177,6 +191,7 @@ class Runs:
         )
         self._generation[trial.number] = self._generation.get(trial.number, 0) + 1
         self._rows[trial.number] = [row for row in trial.rows if row.step <= event.restored]
+        self._cuts.setdefault(trial.number, []).append(_ms(trial.rows[event.restored - 1].t) if event.restored else 0)
 
     def _trial_update(self, trial: Trial) -> RunUpdate:
         history = self.history
@@ -231,6 +246,10 @@ class Runs:
             params=mlflow_parent.settings(spec.to_json()), metrics=(), artifacts=dict(self._files),
             end_ms=None if closed is None else _ms(closed.t),
         )
+
+
+def _key(trial: int, generation: int) -> str:
+    return task_name(trial) if generation == 0 else f"{task_name(trial)}.{generation}"
 
 
 def _decision(event: Decided) -> dict[str, str]:

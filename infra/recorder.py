@@ -47,6 +47,7 @@ class Recorder:
         self._remarks: list[str] = []
         self._asked: set[tuple[int, int]] = set()
         self._tracked: dict[tuple[int, int], Tracked] = {}
+        self._album = mlflow_ending.Album()
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Set while somebody waits: nothing is gathered, and MLflow is loaded however busy the machine is."""
@@ -88,12 +89,10 @@ class Recorder:
     def pictures(self, names: Sequence[str]) -> dict[str, bytes]:
         """Figures of the experiment as PNGs, by their names in `infra/pictures.py`; without those that have nothing to show.
 
-        Drawn here as this process has loaded by then what it takes.
+        Drawn here as this process has loaded by then what it takes, and as MLflow is given the same ones.
         """
-        from regrow.infra.pictures import png
-
         history = replay(self._places.store(self._name)).history
-        return {name: picture for name in names if (picture := png(history, name)) is not None}
+        return {name: picture for name in names if (picture := self._album.draw(history, name)) is not None}
 
     def _run(self) -> None:
         while not self._done.is_set():
@@ -153,7 +152,7 @@ class Recorder:
         else:
             sink.write(runs.take(), max(cursor, self._written))
             self._note("the report is being made")
-            self._remark(mlflow_ending.say(sink, runs, self._places, self._uri, after))
+            self._remark(mlflow_ending.say(sink, runs, self._places, self._uri, after, draw=self._album.draw))
         self._remark(sink.troubles)
         sink.troubles.clear()
 
@@ -165,7 +164,10 @@ class Recorder:
                 run_id = sink.run_id(key) if key is not None else None
                 if run_id is not None:
                     self._asked.discard((trial, attempt))
-                    self._tracked[trial, attempt] = Tracked(run_id=run_id, experiment_id=sink.mlflow_experiment_id)
+                    before = tuple((found, ms) for old, ms in runs.superseded(trial) if (found := sink.run_id(old)) is not None)
+                    self._tracked[trial, attempt] = Tracked(
+                        run_id=run_id, experiment_id=sink.mlflow_experiment_id, reported=tuple(runs.metrics), superseded=before
+                    )
                 elif runs.is_over(trial, attempt):
                     self._asked.discard((trial, attempt))
             if not self._asked and not self._draining:

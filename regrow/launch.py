@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -94,7 +94,10 @@ def _run(
     # Python then may hand out a half-made module: what both need comes before, and Ray is used only after.
     for module in ("ray", "pydantic.v1.fields"):
         importlib.import_module(module)
-    with _importing("regrow.flows.run") as flow, joined(prepared.spec, server.server.api_url) as ray_cluster:
+    leaving = threading.Thread(target=server.close, name="regrow-prefect-leave")
+    with (
+        _begun(leaving), _importing("regrow.flows.run") as flow, joined(prepared.spec, server.server.api_url) as ray_cluster
+    ):
         flow.join()
         if ray_cluster.local:
             warm_up(prepared.spec, min(prepared.spec.concurrency or 2, os.cpu_count() or 1))
@@ -121,7 +124,8 @@ def _run(
             with get_client(sync_client=True) as client:
                 again = flows_run.reopen(client, UUID(created.id)) if created is not None else None
             try:
-                ended = run_flow(flows_run.run, flow_run=again, parameters=parameters, return_type="state")
+                with _heartless() if server.server.embedded else nullcontext():
+                    ended = run_flow(flows_run.run, flow_run=again, parameters=parameters, return_type="state")
                 if isinstance(ended, State):
                     raise_error(ended)
             except flows_run.TakenOver as taken:
@@ -138,6 +142,29 @@ def _run(
             flows_run.ANNOUNCE.reset(told)
             for handler in logging.getLogger("prefect.flow_runs").handlers:
                 handler.flush()  # an embedded server is gone when this function has returned
+        leaving.start()  # the server takes as long to end as Ray's processes
+
+
+@contextmanager
+def _begun(thread: threading.Thread) -> Iterator[None]:
+    """Waits after the block for a thread, if it was started within."""
+    try:
+        yield
+    finally:
+        if thread.ident is not None:
+            thread.join()
+
+
+@contextmanager
+def _heartless() -> Iterator[None]:
+    """Runs flows without Prefect's heartbeats, which only automations on a server listen to; an embedded one has none.
+
+    The thread that sends them sleeps for a second at a time, and the end of a flow run waits for it.
+    """
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
 
 
 @contextmanager

@@ -322,8 +322,9 @@ class History:
             self.sittings += 1
             self.closing = self.closed = None
             self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
+        if event.settings != (self.opened.settings if self.opened is not None else {}):
+            self._settle(event)
         self.opened = event
-        self._settle(event)
         self.environment = event.environment or self.environment
 
     def _settle(self, event: Opened) -> None:

@@ -51,6 +51,8 @@ class Calls:
         self.reported = reported
         self.tracked: Tracked | None = None
         self.active: Any = None
+        self.release: Callable[[], None] | None = None
+        """Writes what waits; known with the run."""
         self._sought = False
         self._lock = threading.RLock()
         self.asked = False
@@ -104,7 +106,9 @@ class Calls:
         assert self._records is not None
         client = MlflowClient(self._records.tracking_uri)
         run = client.get_run(tracked.run_id)
-        guard(self._records.tracking_uri, self, run.data.params)
+        self.tracked = tracked
+        guard(self._records.tracking_uri, self, run)
+        client.get_experiment(tracked.experiment_id)  # nested runs ask for it, also when MLflow is away by then
         os.environ["MLFLOW_EXPERIMENT_ID"] = tracked.experiment_id
         return ActiveRun(run)  # type: ignore[no-untyped-call]  # mlflow's
 
@@ -195,6 +199,9 @@ def _begin(calls: Calls) -> Callable[[], None]:
 
     def end() -> None:
         if calls.asked:
+            if calls.release is not None:
+                with suppress(Exception):
+                    calls.release()
             for flush in (mlflow.flush_async_logging, mlflow.flush_artifact_async_logging):
                 with suppress(Exception):
                     flush()
@@ -214,6 +221,7 @@ def _install(fluent: Any) -> None:
     import mlflow
 
     from regrow.tasks.mlflow_start import experiment_setter, run_ender, run_starter
+    from regrow.tasks.mlflow_store import install
 
     def first() -> list[Any]:
         calls = _current
@@ -228,6 +236,7 @@ def _install(fluent: Any) -> None:
         wrapped = wrap(getattr(fluent, name), fluent)
         setattr(fluent, name, wrapped)
         setattr(mlflow, name, wrapped)
+    install()
 
 
 class _Monitor(threading.Thread):

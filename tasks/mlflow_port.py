@@ -12,6 +12,11 @@ class Tracked(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     experiment_id: str
+    reported: tuple[str, ...] = ()
+    """Names of metrics that the experiment's trials have reported so far."""
+    superseded: tuple[tuple[str, int], ...] = ()
+    """The runs that this one continues from a checkpoint, the last one first, and until when (ms since the epoch) what is
+    in each still holds."""
 
 
 class Records(Protocol):

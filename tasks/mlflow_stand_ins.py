@@ -14,7 +14,7 @@ _NOWHERE = "file:///dev/null/regrow"
 """An address at which nothing can be put by mistake."""
 
 
-def run(experiment_id: str, user_id: str, start_time: int | None, tags: Iterable[RunTag], run_name: str | None) -> Run:
+def run(experiment_id: str, user_id: str, start_time: int | None, tags: Iterable[RunTag] | None, run_name: str | None) -> Run:
     """A run that MLflow knows nothing of; what is logged in it is dropped."""
     run_id = uuid.uuid4().hex
     info = RunInfo(
@@ -22,7 +22,7 @@ def run(experiment_id: str, user_id: str, start_time: int | None, tags: Iterable
         start_time=start_time or int(time.time() * 1000), end_time=None, lifecycle_stage="active",
         artifact_uri=f"{_NOWHERE}/{run_id}", run_name=run_name or "unknown to MLflow",
     )
-    return Run(info, RunData(tags=list(tags)))  # type: ignore[no-untyped-call]  # mlflow's
+    return Run(info, RunData(tags=list(tags or ())))
 
 
 def model(
@@ -40,7 +40,7 @@ def model(
 
 def version(name: str) -> ModelVersion:
     """A version that the registry knows nothing of: its number is 0, which none has."""
-    return ModelVersion(name=name, version="0", creation_timestamp=int(time.time() * 1000))  # type: ignore[no-untyped-call]  # mlflow's
+    return ModelVersion(name=name, version="0", creation_timestamp=int(time.time() * 1000))
 
 
 class Artifacts:
@@ -55,6 +55,6 @@ class Artifacts:
     def _log_artifact_async(self, filename: str, artifact_path: str | None = None, artifact: Any = None) -> None:
         """See MLflow's ArtifactRepository."""
 
-    def list_artifacts(self, path: str | None = None) -> list[Any]:  # noqa: ARG002 - MLflow's
+    def list_artifacts(self, path: str | None = None) -> list[Any]:
         """See MLflow's ArtifactRepository."""
         return []

@@ -96,7 +96,8 @@ def _checked(url: str) -> None:
         raise UserError(f"{shown_url(url)} is no URL of a database; write sqlite:///FILE.db") from None
     if dialect.is_async:
         plain = parts.set(drivername=parts.get_backend_name())
-        raise UserError(f"{shown_url(url)}: {parts.get_driver_name()} is a driver for asyncio; write {shown_url(plain.render_as_string(hide_password=True))}")
+        meant = plain.render_as_string(hide_password=True)
+        raise UserError(f"{shown_url(url)}: {parts.get_driver_name()} is a driver for asyncio; write {shown_url(meant)}")
     if parts.get_backend_name() == "sqlite" and parts.database and not parts.query:
         _look_at(Path(parts.database))
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlflow
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
@@ -33,16 +38,24 @@ class Recorded:
     artifact_root: str | None
     sink: MlflowSink
     away: str | None = None
+    known: tuple[str, ...] = ()
+    key: str = "trial-0000"
+    superseded: tuple[tuple[str, int], ...] = ()
 
     def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
         """See Records."""
-        run_id = self.sink.run_id(f"trial-{trial:04d}") if attempt == 1 and self.away is None else None
-        return None if run_id is None else Tracked(run_id=run_id, experiment_id=self.sink.mlflow_experiment_id), self.away
+        run_id = self.sink.run_id(self.key) if (trial, attempt) == (0, 1) and self.away is None else None
+        if run_id is None:
+            return None, self.away
+        tracked = Tracked(
+            run_id=run_id, experiment_id=self.sink.mlflow_experiment_id, reported=self.known, superseded=self.superseded
+        )
+        return tracked, self.away
 
     @property
     def trial(self) -> Run:
         """The trial's run as MLflow has it."""
-        run_id = self.sink.run_id("trial-0000")
+        run_id = self.sink.run_id(self.key)
         assert run_id is not None
         return MlflowClient(self.tracking_uri).get_run(run_id)
 
@@ -210,6 +223,7 @@ def test_without_its_run_the_trial_goes_on_and_says_why(
     assert not (tmp_path / "not").exists()
 
 
+@pytest.mark.filterwarnings("ignore")  # MLflow's, about the model
 def test_a_server_that_goes_away_meanwhile_costs_what_is_logged_and_not_the_trial(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,13 +235,149 @@ def test_a_server_that_goes_away_meanwhile_costs_what_is_logged_and_not_the_tria
         recorded = written(server.uri, None)
         with own_calls(recorded, (0, 1), tmp_path / "scratch", reported=tuple):
             mlflow.log_metric("own", 1.0, step=1)
+            mlflow.get_run(recorded.trial.info.run_id)  # which has it written: its first point waits for a moment
+            mlflow.set_tag("kept", "yes")
+            (tmp_path / "there.txt").write_text("there")
             server.stop()
-            with caplog.at_level(logging.WARNING, "regrow.trial"):
+            with caplog.at_level(logging.WARNING, "regrow.trial"), dead(server.port) as tried:
                 for step in (2, 3):
                     mlflow.log_metric("own", 1.0, step=step)
                 mlflow.log_param("note", "a")
-        server.start()
+                everything(tmp_path)
+            assert len(tried) == 1, "one finds out that it is away; the others do not wait for it"
+            server.start()
+            mlflow.log_metric("child's", 1.0, run_id=LOST[0])  # MLflow has never heard of it
         assert recorded.points("own") == [(1, 1.0)]
+        assert recorded.trial.data.tags["kept"] == "yes"
+        assert set(recorded.runs()) == {"digits", "trial-0000"}
     finally:
         server.stop()
-    assert [record.name for record in caplog.records if "MLflow is away" in record.getMessage()] == ["regrow.trial"]
+    said = [record.getMessage().partition(" that the trainable logs to it meanwhile are lost: ") for record in caplog.records]
+    kinds = [
+        "the metrics, parameters and tags", "the artifacts", "the data sets", "the nested runs", "the models",
+        "the registered versions of models",
+    ]
+    assert sorted(first for first, found, _ in said if found) == sorted(f"MLflow is away, and {kind}" for kind in kinds)
+
+
+@contextmanager
+def dead(port: int) -> Iterator[list[object]]:
+    """Who listens there within the block hangs up at once; collects who called."""
+    called: list[object] = []
+    until = time.monotonic() + 30
+    while True:
+        try:
+            listening = socket.create_server(("127.0.0.1", port))
+            break
+        except OSError:  # a process of the killed server's has not gone yet
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    with listening:
+        listening.settimeout(0.1)
+        ended = threading.Event()
+
+        def answer() -> None:
+            while not ended.is_set():
+                with suppress(TimeoutError):
+                    connection, who = listening.accept()
+                    connection.close()
+                    called.append(who)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield called
+        ended.set()
+        thread.join()
+
+
+LOST: list[str] = []
+
+
+def everything(folder: Path) -> None:
+    """What a script may log, and what only it is to blame for."""
+    from sklearn.dummy import DummyClassifier
+
+    mlflow.log_text("hello", "a.txt")
+    mlflow.log_dict({"a": 1}, "a.json")
+    mlflow.log_artifact(str(folder / "there.txt"))
+    mlflow.log_artifacts(str(folder), "all")
+    mlflow.log_figure(Figure(), "figure.png")
+    mlflow.log_table({"a": [1]}, "table.json")
+    mlflow.log_input(mlflow.data.from_numpy(np.zeros(2)))  # type: ignore[attr-defined]  # mlflow's, made when it is asked for
+    mlflow.set_tags({"b": 1})
+    mlflow.delete_tag("kept")
+    mlflow.log_metric("later", 1.0, synchronous=False).wait()  # type: ignore[union-attr]  # so it returns a future
+    with mlflow.start_run():
+        mlflow.log_metric("own", 3.0, step=3)
+    with mlflow.start_run(nested=True, run_name="fold") as child:
+        LOST.append(child.info.run_id)
+        mlflow.log_metric("child's", 1.0)
+        mlflow.log_text("hello", "a.txt")
+        with mlflow.start_run(nested=True):
+            mlflow.log_param("deeper", 1)
+    mlflow.set_experiment("elsewhere")
+    made = mlflow.sklearn.log_model(
+        DummyClassifier(), name="dummy", pip_requirements=[], registered_model_name="dummy", step=1
+    )
+    assert made.model_uri.startswith("models:/")
+    assert mlflow.register_model(made.model_uri, "dummy").name == "dummy"
+    assert mlflow.active_run() is not None
+    with pytest.raises(FileNotFoundError):
+        mlflow.log_artifact(str(folder / "not there"))
+    with pytest.raises(MlflowException, match="Invalid artifact path"):
+        mlflow.log_text("hello", "../a.txt")
+    with pytest.raises(MlflowException, match="Please specify value as a valid double"):
+        mlflow.log_metric("own", "a word")  # type: ignore[arg-type]  # that is what is wrong
+
+
+def test_points_of_a_name_that_is_reported_right_afterwards_do_not_stand_beside_the_reports(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    reported = {"accuracy"}
+    with own_calls(recorded, (0, 1), tmp_path / "scratch", reported=lambda: reported):
+        for step in (1, 2):
+            with mlflow.start_run():
+                mlflow.log_metrics({"loss": 0.5, "own": 1.0, "accuracy": 0.1}, step=step)
+                mlflow.log_text("which asks for the run", "a.txt")
+            reported.add("loss")  # as `trial.report` does
+        run = mlflow.get_run(recorded.trial.info.run_id)
+        assert run.data.metrics == {"logged.loss": 0.5, "own": 1.0, "logged.accuracy": 0.1}, "what is asked for is there"
+    assert recorded.points("own") == [(1, 1.0), (2, 1.0)]
+    assert recorded.points("logged.loss") == [(1, 0.5), (2, 0.5)]
+    recorded.known = ("loss", "speed")
+    with own_calls(recorded, (0, 1), tmp_path / "scratch", reported=tuple):
+        mlflow.log_metrics({"speed": 3.0, "own": 2.0}, step=3)
+        assert recorded.points("logged.speed") == [(3, 3.0)], "another trial has reported it: it does not wait"
+        assert recorded.points("own")[-1] == (3, 2.0), "known from the attempt before"
+        mlflow.log_metric("new", 1.0)
+        until = time.monotonic() + 20
+        with closing(sqlite3.connect(tmp_path / "services" / "mlflow.db")) as database:  # to ask MLflow would hurry it
+            while not database.execute("select 1 from metrics where key = 'new'").fetchall():
+                assert time.monotonic() < until, "it waits for the end"
+                time.sleep(0.05)
+
+
+def test_after_a_rewind_what_was_logged_until_the_checkpoint_is_in_the_run_that_goes_on(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    with own_calls(recorded, (0, 1), tmp_path / "scratch", reported=lambda: {"accuracy"}):
+        mlflow.log_params({"note": "a", "C": "7", "attempt": 1})
+        mlflow.set_tags({"mine": "yes", "both": "first"})
+        for step in range(6):
+            mlflow.log_metrics({"own": float(step), "accuracy": 0.5}, step=step, timestamp=1000 + step)
+    first = recorded.trial.info.run_id
+    old = replace(TRIAL, tags={"regrow.superseded": "true"}, status="KILLED", deleted=True)
+    recorded.sink.write([old, replace(TRIAL, key="trial-0000.1")], cursor=2)
+    recorded.key, recorded.known, recorded.superseded = "trial-0000.1", ("accuracy",), ((first, 1003),)
+    for _ in range(2):  # twice, as in a later attempt that goes on with the same run
+        with own_calls(recorded, (0, 1), tmp_path / "scratch", reported=lambda: {"accuracy"}):
+            mlflow.log_params({"note": "a", "attempt": 2})
+            mlflow.set_tag("both", "second")
+            mlflow.log_metric("own", 40.0, step=4, timestamp=2000)
+    run = recorded.trial
+    assert run.info.run_id != first
+    assert run.data.params == {"note": "a", "C": "0.5", "logged.C": "7", "attempt": "2", "max_iter": "9"}
+    assert (run.data.tags["mine"], run.data.tags["both"]) == ("yes", "second")
+    assert "regrow.superseded" not in run.data.tags
+    assert sorted(recorded.points("own")) == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+    assert len(recorded.points("logged.accuracy")) == 4

@@ -27,7 +27,7 @@ def test_the_samplers_keep_their_word() -> None:
 
 
 def test_the_scheduler_keeps_its_word() -> None:
-    check_scheduler({"own_scheduler:Gap": {"most": 0.1}})
+    check_scheduler({"own_scheduler:Gap": {"most": 0.1}}, trials=8)
 
 
 def test_the_foreign_optimiser_comes_closer_than_random_search() -> None:

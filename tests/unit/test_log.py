@@ -197,7 +197,7 @@ def test_racing_writers_lose_and_repeat_nothing(tmp_path: Path) -> None:
     def run(me: int) -> None:
         start.wait()
         for epoch in itertools.count():
-            if len(acknowledged) > 300:
+            if len(acknowledged) > 150:
                 return
             try:
                 log = Log.open(store)

@@ -104,4 +104,4 @@ def test_wrong_options_are_refused(option: str, value: float) -> None:
 
 
 def test_it_keeps_its_word() -> None:
-    check_scheduler({"percentile": {"min_samples_required": 1}})
+    check_scheduler({"percentile": {"min_samples_required": 1}}, trials=8)
