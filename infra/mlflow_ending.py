@@ -37,6 +37,11 @@ def warming_up() -> Iterator[None]:
             logging.getLogger(__name__).info("%s cannot be imported: %s", module, error)
 
 
+def picture_file(name: str) -> str:
+    """Under which name a figure is kept in MLflow."""
+    return f"figures/{name}.png"
+
+
 Draw = Callable[[History, str], bytes | None]
 """Draws a figure by its name, as `pictures.png` does."""
 
@@ -61,16 +66,20 @@ class Album:
             return self._drawn[key]
 
 
+Made = tuple[dict[str, bytes], list[str]]
+"""Files by their names, and a line about each that could not be made."""
+
+
 def say(
-    sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str, cursor: int, *, draw: Draw | None = None
+    sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str, cursor: int, *, make: Callable[[History], Made] | None = None
 ) -> list[str]:
     """Writes it, then `cursor`, which stands for the end of the sitting; returns lines about what did not work.
 
-    `draw`: who draws the figures; None: they are drawn here.
+    `make`: who makes the files; None: they are made here.
     Raises SinkUnavailable or SinkRefused where MLflow does not take anything: then it is due again.
     """
     history = runs.history
-    files, troubles = made(history, places, draw or Album().draw)
+    files, troubles = make(history) if make is not None else made(history, places)
     parent = RunUpdate(key=PARENT, name=history.spec.name, start_ms=int(history.t_created * 1000), parent=True, artifacts=files)
     if (trouble := _register(sink, runs, places, tracking_uri)) is not None:
         troubles.append(trouble)
@@ -78,15 +87,16 @@ def say(
     return troubles
 
 
-def made(history: History, places: Places, draw: Draw) -> tuple[dict[str, bytes], list[str]]:
-    """The report and the figures by file name, and a line about each that could not be made."""
+def made(history: History, places: Places, draw: Draw | None = None) -> Made:
+    """The report and the figures. `draw`: who draws these; None: they are drawn here."""
+    from regrow.infra.pictures import png
     from regrow.infra.report import html
 
     def report() -> bytes:
         return html(history, places, alive=False, now=time.time()).encode()
 
     wanted: dict[str, Callable[[], bytes | None]] = {REPORT_FILE: report}
-    wanted |= {f"figures/{name}.png": partial(draw, history, name) for name in FIGURES}
+    wanted |= {picture_file(name): partial(draw or png, history, name) for name in FIGURES}
     files: dict[str, bytes] = {}
     troubles = []
     for name, make in wanted.items():

@@ -5,6 +5,7 @@ MLflow may be away: then it tries again from the cursor that MLflow itself holds
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -12,13 +13,14 @@ from functools import partial
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from regrow.infra import mlflow_ending
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import MlflowSink, SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, replay
 from regrow.search.events import Began, Created, Opened, decode
-from regrow.search.history import specification
+from regrow.search.history import History, specification
 from regrow.tasks.mlflow_port import Tracked
 
 GATHER_SECONDS = 0.5
@@ -27,6 +29,8 @@ RETRY_SECONDS = 5.0
 """Until the next try while MLflow is away."""
 ASK_SECONDS = 1.0
 """How long a worker that asks for its trial's run keeps one of the actor's threads; then it asks again."""
+APART_SECONDS = 20.0
+"""How long the recorder waits for what another process makes for it; then it makes that itself."""
 THREADS = 32
 """Calls that the actor serves at a time."""
 
@@ -48,6 +52,9 @@ class Recorder:
         self._asked: set[tuple[int, int]] = set()
         self._tracked: dict[tuple[int, int], Tracked] = {}
         self._album = mlflow_ending.Album()
+        self._loaded = False
+        self._apart: Any = None
+        self._begins = threading.Lock()
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Set while somebody waits: nothing is gathered, and MLflow is loaded however busy the machine is."""
@@ -62,6 +69,7 @@ class Recorder:
         Returns what is in the way after `timeout` seconds, None if nothing.
         """
         self._draining = True
+        self._make_apart()
         self._hurry.set()
         with self._changed:
             self._changed.wait_for(lambda: self._written >= number or self._given_up, timeout)
@@ -91,6 +99,10 @@ class Recorder:
 
         Drawn here as this process has loaded by then what it takes, and as MLflow is given the same ones.
         """
+        self._make_apart()
+        if (elsewhere := self._made_apart()) is not None:
+            files, _ = elsewhere
+            return {name: files[file] for name in names if (file := mlflow_ending.picture_file(name)) in files}
         history = replay(self._places.store(self._name)).history
         return {name: picture for name in names if (picture := self._album.draw(history, name)) is not None}
 
@@ -120,6 +132,7 @@ class Recorder:
             segments += self._follow(segments[-1][0] if segments else 0)
         sink = self._opened(segments)
         cursor, warming = sink.load().cursor or 0, mlflow_ending.warming_up()
+        self._loaded = True
         while not self._done.is_set():
             for number, lines in segments:
                 for line in lines:
@@ -152,9 +165,35 @@ class Recorder:
         else:
             sink.write(runs.take(), max(cursor, self._written))
             self._note("the report is being made")
-            self._remark(mlflow_ending.say(sink, runs, self._places, self._uri, after, draw=self._album.draw))
+            self._remark(mlflow_ending.say(sink, runs, self._places, self._uri, after, make=self._make))
         self._remark(sink.troubles)
         sink.troubles.clear()
+
+    def _make_apart(self) -> None:
+        """Has the files of the last word made in another process while this one still loads MLflow: both take 2 s of CPU.
+
+        That is so at the end of a short sitting. In a longer one this process has loaded all that it takes.
+        """
+        with self._begins:
+            if self._apart is None and not self._loaded and ray.is_initialized():
+                here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=True)
+                task: Any = ray.remote(_last_word)
+                apart = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+                self._apart = apart.remote(self._places, self._name)
+
+    def _made_apart(self) -> mlflow_ending.Made | None:
+        """What was made in another process; None if that was not asked for, failed, or takes too long."""
+        if self._apart is None:
+            return None
+        try:
+            found: mlflow_ending.Made = ray.get(self._apart, timeout=APART_SECONDS)
+        except Exception as error:  # noqa: BLE001 - Ray's, and those of a store: then it is made here
+            logging.getLogger(__name__).info("the report was not made apart: %s", error)
+            return None
+        return found
+
+    def _make(self, history: History) -> mlflow_ending.Made:
+        return self._made_apart() or mlflow_ending.made(history, self._places, self._album.draw)
 
     def _answer(self, sink: MlflowSink, runs: Runs) -> None:
         """Tells those who wait for their trial's run."""
@@ -195,6 +234,10 @@ class Recorder:
             self._changed.notify_all()
 
 
+def _last_word(places: Places, name: str) -> mlflow_ending.Made:
+    return mlflow_ending.made(replay(places.store(name)).history, places)
+
+
 def _is_under_way(segments: Segments) -> bool:
     """Whether an attempt has begun since the log was last opened."""
     for _, lines in reversed(segments):
@@ -224,8 +267,6 @@ class RayRecords:
 
 def start_recorder(coordinator: str, places: Places, name: str) -> Any:
     """Starts the actor on this node, to follow the coordinator of that name; it comes back by itself when it is killed."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     # Where MLflow's records are a file, it is this machine's.
     here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
     actor: Any = ray.remote(Recorder)
