@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -52,6 +52,8 @@ def launch(
     prepared = prepare(places, name, spec, trials=trials, code=code)
     if prepared.nothing_left:
         announce(f"{name} is finished already")
+        for change in prepared.changes:
+            announce(f"not taken over, as nothing is left to do: {change}")
         _catch_up(places, name, announce)
         return
     glance_at(prepared.spec)
@@ -252,5 +254,6 @@ def _reread() -> None:
         there = home.exists()
         refresh_global_settings_context()
         setup_logging()
-        if not there and home.is_dir() and not any(home.iterdir()):  # Prefect makes it as it reads its settings
-            home.rmdir()
+        if not there:  # Prefect makes it as it reads its settings
+            with suppress(OSError):  # somebody else's by now, with something in it
+                home.rmdir()

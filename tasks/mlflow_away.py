@@ -5,14 +5,15 @@ Only writing is forgiven so. What a user's own mistake raises is raised, and so 
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import requests
-from mlflow.exceptions import MlflowException
+from mlflow.exceptions import MlflowException, RestException
 
 from regrow.tasks.addresses import shown
 
@@ -21,7 +22,12 @@ QUIET_SECONDS = 30.0
 """For how long calls are dropped after one that did not reach MLflow: each costs its retries."""
 QUIET_TIMES = 5.0
 """Or for so many times as long as that one took, so that a server that hangs costs a sixth of a trial's time at most."""
-_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
+_TOO_MANY_REQUESTS, _SERVER_ERROR, _BAD_GATEWAY = 429, 500, 502
+_UNREACHABLE = {
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOTCONN, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+}
+"""Of a folder or a machine that is out of order; a file that is missing or not allowed is the user's own matter."""
 _STORAGE = {"aiohttp", "azure", "boto3", "botocore", "google", "grpc", "paramiko", "s3fs", "s3transfer", "urllib3"}
 """Libraries through which MLflow reaches artifacts: their errors are many, and none is about what a trial has given."""
 
@@ -30,14 +36,31 @@ _T = TypeVar("_T")
 
 def is_away(error: Exception) -> bool:
     """Whether MLflow, or the place of its artifacts, could not be reached or had trouble of its own."""
-    status: int | None = None
     if isinstance(error, MlflowException):
-        status = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
-    elif isinstance(error, requests.RequestException) and error.response is not None:
-        status = error.response.status_code
-    if status is not None:
+        status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
+        if status == _SERVER_ERROR and not isinstance(error, RestException):
+            # What MLflow's own code gives where it names no other: it counts if it was a server's answer, or has such a cause.
+            return str(error).startswith("API request ") or any(map(_is_broken, _causes(error)))
         return status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _STORAGE
+    return _is_broken(error)
+
+
+def _is_broken(error: BaseException) -> bool:
+    if isinstance(error, requests.RequestException):
+        status = error.response.status_code if error.response is not None else _BAD_GATEWAY
+        return status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
+    if isinstance(error, OSError):
+        return isinstance(error, ConnectionError | TimeoutError) or error.errno in _UNREACHABLE
+    return type(error).__module__.partition(".")[0] in _STORAGE
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    cause = error.__cause__ or error.__context__
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 class Reach:
@@ -46,12 +69,13 @@ class Reach:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._told: set[str] = set()
-        self._quiet_until = 0.0
+        self._quiet_until: dict[str, float] = {}
+        """By kind; the empty one is all kinds."""
         self._why = ""
 
     def try_(self, kind: str, call: Callable[[], _T], instead: Callable[[], _T]) -> _T:
         """What `call` returns; `instead`, and a word about the `kind` of things that are lost, if MLflow is away."""
-        if time.monotonic() < self._quiet_until:
+        if time.monotonic() < max(self._quiet_until.get(kind, 0.0), self._quiet_until.get("", 0.0)):
             self.lost(kind)
             return instead()
         began = time.monotonic()
@@ -61,7 +85,9 @@ class Reach:
             if not is_away(error):
                 raise
             now = time.monotonic()
-            self._quiet_until = now + max(QUIET_SECONDS, QUIET_TIMES * (now - began))
+            # Where MLflow itself does not answer nothing else is tried; the place of the artifacts may be another machine.
+            about = "" if isinstance(error, MlflowException | requests.RequestException) else kind
+            self._quiet_until[about] = now + max(QUIET_SECONDS, QUIET_TIMES * (now - began))
             self._why = shown(str(error)).strip().partition("\n")[0]
         self.lost(kind)
         return instead()

@@ -6,6 +6,7 @@ metric and reports it does so right afterwards.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable
 
@@ -34,6 +35,8 @@ class Names:
         self._held: list[Metric] = []
         self._timer: threading.Timer | None = None
         self._lock = threading.RLock()
+        self._writing = threading.RLock()
+        self._pid = os.getpid()
 
     def sorted_out(self, metrics: Iterable[Metric]) -> list[Metric]:
         """Those of the points that are written now, under their names; the others wait.
@@ -41,6 +44,9 @@ class Names:
         Raises MlflowException where MLflow would refuse one.
         """
         now: list[Metric] = []
+        if os.getpid() != self._pid:  # a forked child has neither the timer's thread nor, for sure, the lock
+            reported = self._reported()
+            return [_named(metric, reported) for metric in metrics]
         with self._lock:
             reported = self._reported()
             for metric in metrics:
@@ -60,7 +66,15 @@ class Names:
         return now
 
     def release(self) -> None:
-        """Writes what waits; a name that is not reported by now is the user's own for the rest of the attempt."""
+        """Writes what waits; a name that is not reported by now is the user's own for the rest of the attempt.
+
+        Returns when all that has waited is written, also by another thread.
+        """
+        if os.getpid() == self._pid:
+            with self._writing:
+                self._release()
+
+    def _release(self) -> None:
         with self._lock:
             held, self._held = self._held, []
             if self._timer is not None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from regrow.tasks.errors import UserError
 
-_DESCRIPTORS = re.compile(r"/proc/\d+(/task/\d+)?/fd|/dev/fd")
-"""Folders whose entries are the open files of a process."""
+_DESCRIPTORS = re.compile(rf"/proc/{os.getpid()}(/task/\d+)?/fd|/dev/fd")
+"""Folders whose entries are the open files of this process."""
 
 
 def is_stream(path: Path) -> bool:

@@ -163,15 +163,16 @@ def verify(name: NameArgument, state: StateOption = None) -> None:
     """Recompute every decision of an experiment from its log."""
     from regrow.infra.experiments import make_importable
     from regrow.search.errors import SearchCodeError
-    from regrow.search.events import Created, encode
-    from regrow.search.spec import Spec
+    from regrow.search.events import Created, Opened, encode
+    from regrow.search.history import specification
     from regrow.search.verify import verify as check
     from regrow.tasks.errors import UserCodeError
     from regrow.tasks.traces import user_trace
 
     events = read_events(Places.at(state).known(name))
     if events and isinstance(events[0], Created):
-        make_importable(Spec.parse(events[0].spec, where=f"log of {name!r}"))
+        last = next((event for event in reversed(events) if isinstance(event, Opened)), None)
+        make_importable(specification(events[0], last))
     try:
         result = check(events)
     except SearchCodeError as error:
