@@ -2,7 +2,7 @@
 #
 #   make demo     a real experiment: 40 small networks on handwritten digits
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
-#   make test     everything, by three processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
+#   make test     everything, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes those of README and site anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS :=
-JOBS := 3
+JOBS := 2
 UNIT_JOBS := 2
 UPGRADE :=
 TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
