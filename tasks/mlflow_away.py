@@ -22,7 +22,7 @@ QUIET_SECONDS = 30.0
 """For how long calls are dropped after one that did not reach MLflow: each costs its retries."""
 QUIET_TIMES = 5.0
 """Or for so many times as long as that one took, so that a server that hangs costs a sixth of a trial's time at most."""
-_TOO_MANY_REQUESTS, _SERVER_ERROR, _BAD_GATEWAY = 429, 500, 502
+_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 _UNREACHABLE = {
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOTCONN, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN,
     errno.EHOSTUNREACH,
@@ -41,14 +41,18 @@ def is_away(error: Exception) -> bool:
         if status == _SERVER_ERROR and not isinstance(error, RestException):
             # What MLflow's own code gives where it names no other: it counts if it was a server's answer, or has such a cause.
             return str(error).startswith("API request ") or any(map(_is_broken, _causes(error)))
-        return status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
+        return _is_trouble(status)
     return _is_broken(error)
+
+
+def _is_trouble(status: int) -> bool:
+    """Whether an HTTP status is about the server rather than about what it was asked."""
+    return status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
 
 
 def _is_broken(error: BaseException) -> bool:
     if isinstance(error, requests.RequestException):
-        status = error.response.status_code if error.response is not None else _BAD_GATEWAY
-        return status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
+        return error.response is None or _is_trouble(error.response.status_code)
     if isinstance(error, OSError):
         return isinstance(error, ConnectionError | TimeoutError) or error.errno in _UNREACHABLE
     return type(error).__module__.partition(".")[0] in _STORAGE
