@@ -11,12 +11,14 @@ import gzip
 import heapq
 import itertools
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from regrow.infra.specfile import read_spec
 from regrow.infra.tables import Table
+from regrow.search.spec import Spec
 
 Config = Mapping[str, Any]
 Decision = Literal["continue", "stop", "pause"]
@@ -34,42 +36,57 @@ class Tuner(Protocol):
         ...
 
 
-class Curves:
-    """The experiment `<name>.yaml` and the table `<name>.csv.gz` beside it."""
+class Task(ABC):
+    """An experiment whose every configuration has a known learning curve, of the one metric `score`."""
 
-    def __init__(self, path: Path) -> None:
-        self.spec = read_spec(path)
-        if self.spec.max_steps is None:
-            raise ValueError(f"{path} has no max_steps")
-        self.max_steps: int = self.spec.max_steps
-        self.mode = self.spec.objective.mode
-        self.space: dict[str, Any] = self.spec.space.to_json()
+    training: float
+    """Mean seconds of a trial that is trained to its last step."""
+    best: float
+    """The cost whose regret is 0, and the one whose regret is 1."""
+    middle: float
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        if spec.max_steps is None:
+            raise ValueError(f"{spec.name} has no max_steps")
+        self.max_steps: int = spec.max_steps
+        self.mode = spec.objective.mode
+        self.space: dict[str, Any] = spec.space.to_json()
         """As written: `{loguniform: [low, high]}`, `{uniform: ...}`, `{int: ...}`, `{logint: ...}` or `{choice: [...]}`."""
-        file = path.with_suffix(".csv.gz")
-        self._table = Table(file, self.spec)
-        with gzip.open(file, "rt", newline="") as lines:
-            rows = list(csv.DictReader(lines))
-        last = [self.cost(float(row["score"])) for row in rows if int(row["step"]) == self.max_steps]
-        self._middle = statistics.median(last)
-        self._best = self.cost(self._table.best("score", most=self.mode == "max"))
-        self.training = sum(float(row["seconds"]) for row in rows) / len(last)
-        """Mean seconds of a trial that is trained to its last step."""
 
+    @abstractmethod
     def at(self, config: Config, step: int) -> tuple[float, float]:
         """The score of a configuration at a step, and the seconds that the step takes."""
-        metrics, seconds = self._table.at(config, step, 0)
-        return metrics["score"], seconds
 
     def cost(self, score: float) -> float:
         """Less is better."""
         return score if self.mode == "min" else -score
 
     def regret(self, score: float) -> float:
-        """0 for the best score of the table, 1 for the median of its last scores, which any configuration may give, or worse."""
-        return min((self.cost(score) - self._best) / (self._middle - self._best), 1.0)
+        """0 for the best score known, 1 for the median of last scores, which any configuration may give, or worse."""
+        return min((self.cost(score) - self.best) / (self.middle - self.best), 1.0)
 
 
-def simulate(tuner: Tuner, curves: Curves, *, workers: int, seconds: float) -> tuple[list[tuple[float, float]], int, int]:
+class Curves(Task):
+    """The experiment `<name>.yaml` and the table `<name>.csv.gz` beside it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(read_spec(path))
+        file = path.with_suffix(".csv.gz")
+        self._table = Table(file, self.spec)
+        with gzip.open(file, "rt", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        last = [self.cost(float(row["score"])) for row in rows if int(row["step"]) == self.max_steps]
+        self.middle = statistics.median(last)
+        self.best = self.cost(self._table.best("score", most=self.mode == "max"))
+        self.training = sum(float(row["seconds"]) for row in rows) / len(last)
+
+    def at(self, config: Config, step: int) -> tuple[float, float]:
+        metrics, seconds = self._table.at(config, step, 0)
+        return metrics["score"], seconds
+
+
+def simulate(tuner: Tuner, curves: Task, *, workers: int, seconds: float) -> tuple[list[tuple[float, float]], int, int]:
     """Every (time, score) at which the best score so far improved, up to `seconds`; then the trials begun and the steps taken."""
     best: list[tuple[float, float]] = []
     trials: list[Config] = []

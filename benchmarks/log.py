@@ -104,7 +104,7 @@ start = time.perf_counter()
 if sys.argv[1] == "ours":
     from regrow.infra.places import replay
     from regrow.infra.stores.local import LocalStore
-    history = replay(LocalStore(Path(sys.argv[2]))).history
+    history = replay(LocalStore(Path(sys.argv[2])))
     points = sum(len(trial.rows) for trial in history.trials)
 else:
     sys.path.insert(0, sys.argv[3])

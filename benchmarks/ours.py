@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from benchmarks.clock import Config, Curves, Decision
+from benchmarks.clock import Config, Decision, Task
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -34,7 +34,7 @@ TRIALS = 100_000
 class Regrow:
     """An experiment with `search` and `schedule`, as they stand in a specification. Raises SpecError for what there is not."""
 
-    def __init__(self, curves: Curves, seed: int, search: Any, schedule: Any, workers: int) -> None:
+    def __init__(self, curves: Task, seed: int, search: Any, schedule: Any, workers: int) -> None:
         changes = {"search": search, "schedule": schedule, "trials": TRIALS, "seed": seed}
         spec = Spec.parse({**curves.spec.to_json(), **changes})
         self._max_steps = curves.max_steps

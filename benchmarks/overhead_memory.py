@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -11,6 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 EVERY_SECONDS = 0.2
+RAYS_OWN = (
+    "gcs_server", "raylet", "log_monitor", "monitor", "dashboard", "main.py", "reporter_agent", "setup_worker",
+    "ray::DashboardAgent", "ray::RuntimeEnvAgent",
+)
+"""How the names of processes begin that Ray starts for itself."""
 
 
 class Memory:
@@ -26,11 +32,22 @@ class Memory:
         """MB, the largest sum seen."""
         self.breakdown: dict[str, float] = {}
         """MB of each process at that moment, by name; several of one name are added up, the name saying how many."""
+        self.own_peak = 0.0
+        """MB, the largest sum seen without the processes that are Ray's own."""
+        self.own: dict[str, float] = {}
+        """MB of each of these at that moment, as in `breakdown`."""
+        self.ended = ""
+        """Why it was killed, empty if it was not."""
 
-    def watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Samples until the process has ended."""
+    def watch(self, process: subprocess.Popen[bytes], *, most_mb: float = math.inf, seconds: float = math.inf) -> None:
+        """Samples until the process has ended; kills it once all together are larger, or it took longer."""
+        deadline = time.monotonic() + seconds
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:  # leaves it to be waited for
             self._sample(process.pid)
+            if self.peak > most_mb or time.monotonic() > deadline:
+                self.ended = f"killed at {most_mb:,.0f} MB" if self.peak > most_mb else f"killed after {seconds:,.0f} s"
+                process.kill()
+                return
             time.sleep(EVERY_SECONDS)
 
     def _sample(self, root: int) -> None:
@@ -41,10 +58,12 @@ class Memory:
             except OSError:  # gone meanwhile
                 continue
         total = sum(map(sum, found.values()))
+        named = {name if len(mb) == 1 else f"{name} x{len(mb)}": sum(mb) for name, mb in found.items()}
         if total > self.peak:
-            self.peak = total
-            named = {name if len(mb) == 1 else f"{name} x{len(mb)}": sum(mb) for name, mb in found.items()}
-            self.breakdown = dict(sorted(named.items(), key=lambda item: -item[1]))
+            self.peak, self.breakdown = total, _largest_first(named)
+        own = {name: mb for name, mb in _largest_first(named).items() if not name.startswith(RAYS_OWN)}
+        if sum(own.values()) > self.own_peak:
+            self.own_peak, self.own = sum(own.values()), own
 
     def _members(self, root: int) -> set[int]:
         parents = {pid: _parent(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
@@ -52,6 +71,10 @@ class Memory:
         while more := {pid for pid, parent in parents.items() if parent in members} - members:
             members |= more
         return members
+
+
+def _largest_first(named: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(named.items(), key=lambda item: -item[1]))
 
 
 def _quietly(read: Callable[[], bytes]) -> bytes:

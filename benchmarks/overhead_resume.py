@@ -173,7 +173,7 @@ def replay_parts(made: Path) -> dict[str, float]:
 def _record(root: Path, simulation: Simulation) -> None:
     """MLflow as the recorder would have left it."""
     places = Places.at(str(root)).writable()
-    runs = Runs()
+    runs = Runs(lambda _: (event for event in simulation.events if isinstance(event, Reported)))
     for event in simulation.events:
         runs.apply(event)
     sink = MlflowSink(

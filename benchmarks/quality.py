@@ -49,7 +49,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.clock import Curves, Tuner, simulate
+from benchmarks.clock import Curves, Task, Tuner, simulate
 from benchmarks.ours import Regrow
 from benchmarks.rivals import WORKERS, Optuna, RayTune, SyneTune
 from regrow.search.errors import SpecError
@@ -74,7 +74,7 @@ class Method:
     algorithm: str
     who: str
     how: str
-    make: Callable[[Curves, int], Tuner]
+    make: Callable[[Task, int], Tuner]
 
     @property
     def name(self) -> str:

@@ -25,6 +25,8 @@ import optuna
 from regrow.infra.optuna_study import study
 from regrow.infra.places import Places
 from regrow.infra.report import html
+from regrow.infra.rows import Rows
+from regrow.search.events import Reported
 from regrow.search.history import History
 from regrow.search.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
@@ -52,7 +54,7 @@ def curve(config: Mapping[str, Any], step: int) -> dict[str, float]:
     return {"accuracy": accuracy, "loss": loss, "seconds": 0.1 + config["model"]["hidden"] / 500}
 
 
-def experiment(trials: int, steps: int, schedule: Any) -> History:
+def experiment(trials: int, steps: int, schedule: Any) -> Rows:
     """A simulated experiment on eight machines, each of which is away several times."""
     spec = Spec.parse(
         {
@@ -62,7 +64,8 @@ def experiment(trials: int, steps: int, schedule: Any) -> History:
     )
     span = trials * steps / WORKERS
     machines = [Availability(changes=(0.0, *sorted(span * noise("up", n, k) for k in range(6)))) for n in range(WORKERS)]
-    return simulate(spec, FunctionObjective(function=curve, spec=spec), workers=WORKERS, availability=machines).history
+    done = simulate(spec, FunctionObjective(function=curve, spec=spec), workers=WORKERS, availability=machines)
+    return Rows(done.history, lambda: (event for event in done.events if isinstance(event, Reported)))
 
 
 def optunas(history: History) -> str:
@@ -137,12 +140,12 @@ def main() -> None:
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     start = time.perf_counter()
-    history = experiment(options.trials, options.steps, options.schedule)
+    rows = experiment(options.trials, options.steps, options.schedule)
     print(f"simulated {options.trials} trials of {options.steps} steps in {time.perf_counter() - start:.1f} s", flush=True)
-    places = Places.at(None)
+    history, places = rows.history, Places.at(None)
     sides: dict[str, tuple[Callable[[], str], str]] = {
         "regrow": (
-            lambda: html(history, places, alive=False, now=history.t_last),
+            lambda: html(rows, places, alive=False, now=history.t_last),
             "body:not(:has(.plot:not([data-drawn])))",
         )
     }

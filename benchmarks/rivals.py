@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import optuna
 
-from benchmarks.clock import Config, Curves, Decision
+from benchmarks.clock import Config, Decision, Task
 
 ETA = 3
 BRACKETS = 4
@@ -36,7 +36,7 @@ WORKERS = 4
 class Optuna:
     """A study with a sampler and a pruner."""
 
-    def __init__(self, curves: Curves, seed: int, sampler: str, pruner: str) -> None:
+    def __init__(self, curves: Task, seed: int, sampler: str, pruner: str) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._curves = curves
@@ -109,7 +109,7 @@ class _Trial:
 class RayTune:
     """A scheduler and random configurations, or those of `OptunaSearch`; also the controller that the scheduler is given."""
 
-    def __init__(self, curves: Curves, seed: int, searcher: str, scheduler: str) -> None:
+    def __init__(self, curves: Task, seed: int, searcher: str, scheduler: str) -> None:
         from ray import tune
         from ray.tune import schedulers
         from ray.tune.search.optuna import OptunaSearch
@@ -211,7 +211,7 @@ class SyneTune:
     version: str | None = None
     """None where there is no Syne Tune."""
 
-    def __init__(self, curves: Curves, seed: int, scheduler: str) -> None:
+    def __init__(self, curves: Task, seed: int, scheduler: str) -> None:
         self._max_steps = curves.max_steps
         about = {"mode": curves.mode, "max_t": curves.max_steps, "eta": ETA, "brackets": BRACKETS}
         self._call("make", scheduler, seed, list(_forms(curves.space)), about)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
 
-from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Opened, Reported, Retired
+from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Opened, Reported, Retired, Revived
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 
@@ -41,6 +41,17 @@ class Happening:
     trial: int | None = None
     payload: dict[str, Any] = field(default_factory=dict)
     id: UUID
+
+
+def again(trial: Trial) -> str:
+    """What becomes of a trial that had failed and that the user wants to be tried again."""
+    match trial.state:
+        case TrialState.STOPPED:
+            return "stopped, as was decided before it failed"
+        case TrialState.PAUSED:
+            return "paused, as was decided before it failed"
+        case _:
+            return "tried again"
 
 
 class Happenings:
@@ -69,6 +80,9 @@ class Happenings:
                 return [*self._improved(event.t), *self._ended(event)]
             case Retired():
                 return [self._over(event.t, history.trials[event.trial], event.why)]
+            case Revived():
+                trial = history.trials[event.trial]
+                return [self._happening(event.t, line=f"trial {event.trial}, which had failed, is {again(trial)}")]
             case Closing():
                 return [self._happening(event.t, line=f"ending: {event.why}")]
             case Closed():
@@ -135,7 +149,7 @@ class Happenings:
         self._best_value = value
         trial, metric = history.trials[history.best], history.spec.objective
         payload = {
-            "attempt": trial.lineage[step - 1], "step": step, "value": value, "metric": metric.name, "mode": metric.mode,
+            "attempt": trial.curve.attempt_at(step), "step": step, "value": value, "metric": metric.name, "mode": metric.mode,
             "config": history.spec.space.nest(history.path(trial.number, step)[-1]),
         }
         told = f"new best: trial {trial.number}, {metric.name} {value:.6g} at step {step}"

@@ -20,6 +20,7 @@ from regrow.infra.places import Places
 from regrow.search import waste
 from regrow.search.history import History
 from regrow.tasks.addresses import shown
+from regrow.tasks.traces import printable
 
 MOST_TRIALS = 200
 """Rows in a table; of trials, the best ones."""
@@ -72,7 +73,8 @@ def _best(history: History, places: Places) -> list[str]:
         return []
     metric, name = history.spec.objective.name, history.spec.name
     lines = [f"**Best: trial {view['trial']}, {_plain(metric)} = {view['value']:.6g} at step {view['step']}**", ""]
-    lines += ["```yaml", *(f"{key}: {json.dumps(value)}" for key, value in view["config"].items()), "```", ""]
+    written = (f"{key}: {printable(json.dumps(value, ensure_ascii=False))}" for key, value in view["config"].items())
+    lines += ["```yaml", *written, "```", ""]
     if (found := views.checkpoint(history, history.trials[view["trial"]], places)) is not None:
         lines += [f"Its checkpoint: `{found}`", "", f"Its files: `{places.command('best', name, '--save FOLDER')}`", ""]
     return lines

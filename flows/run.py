@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -33,6 +33,7 @@ from prefect.settings import get_current_settings
 from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
 
 from regrow.flows.attempts import Attempts
+from regrow.flows.ending import cut_short
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.present import PICTURES, publish
 from regrow.flows.stopping import stop_requests
@@ -51,6 +52,7 @@ from regrow.infra.places import Places, replay
 from regrow.infra.prefect_server import answers
 from regrow.infra.presence import present
 from regrow.infra.recorder import RayRecords, start_recorder
+from regrow.infra.sources import code_changed
 from regrow.infra.spare import spares
 from regrow.infra.specfile import read_spec
 from regrow.infra.task_runner import TrialTaskRunner
@@ -63,6 +65,8 @@ from regrow.tasks.patience import patiently
 from regrow.tasks.ports import StoreError
 
 POLL_SECONDS = 0.5
+LATE_SECONDS = 1.0
+"""How long after the loss of its cluster this process waits for the signal that may have caused it."""
 HEAD_SECONDS = 600.0
 """How long to wait for a user's own cluster that was lost to answer again."""
 STORE_SECONDS = 600.0
@@ -71,14 +75,18 @@ PREFECT_SECONDS = 30.0
 """How long the end of a sitting waits for a Prefect server that is away."""
 PICTURES_SECONDS = 5.0
 """How long it waits for the figures that Prefect is shown."""
+QUIET_SECONDS = 15.0
+"""How long the end of a sitting waits for MLflow to have everything, without a word: a report takes that on a busy machine."""
 DRAIN_SECONDS = 30.0
-"""How long the end of a sitting waits for MLflow to have everything."""
+"""How long it goes on waiting, after saying so."""
 
 Watch = Callable[[Any], AbstractContextManager[object]]
 WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
 """Given the coordinator's handle, shows the experiment to somebody while it runs."""
 ANNOUNCE: ContextVar[Callable[[str], None]] = ContextVar("ANNOUNCE", default=lambda _: None)
 """Given a line now and then that the user should read."""
+_GOES_ON: ContextVar[UUID | None] = ContextVar("_GOES_ON", default=None)
+"""The flow run that is about to be retried on another cluster."""
 
 
 @flow(name="regrow", flow_run_name="{name}", task_runner=TrialTaskRunner(), persist_result=False)
@@ -88,35 +96,45 @@ def run(
     state: str | None = None,
     trials: int | None = None,
     code: str | None = None,
+    retry_failed: bool = False,
 ) -> State[None]:
     """Runs an experiment, or goes on with it, until nothing is left to do.
 
     `name`: the experiment's, before that of the specification. `spec`: the specification, or the path of its YAML file;
     None goes on with the experiment `name` of the state root
     `state`. `trials`: the new total number of trials, None: as it was. `code`: store key of a pickled trainable.
+    `retry_failed`: trials that have failed by now are tried again, from their last checkpoints.
     Raises UserError or SpecError for what cannot be run.
     """
     parsed = read_spec(Path(spec)) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
     if parsed is not None and parsed.name != name:
         parsed = Spec.parse({**parsed.to_json(), "name": name})
-    prepared = prepare(Places.at(state).writable(), name, parsed, trials=trials, code=code)
+    retry_failed = retry_failed and not _goes_on()
+    prepared = prepare(Places.at(state).writable(), name, parsed, trials=trials, code=code, retry_failed=retry_failed)
     for line in prepared.changes:
         _announce(line)
     api_url = get_current_settings().api.url
     if api_url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
-    with prepared.places.held(name), joined(prepared.spec, api_url) as ray_cluster, interrupts() as asked:
-        try:
-            with obituary.provided(prepared.places, name):
-                status, history = _sitting(prepared, ray_cluster, asked)
-        except Overtaken as error:
-            raise TakenOver(str(error)) from None
-        except Exception as error:
-            if cluster.lost() is None and not isinstance(error, cluster.ClusterLost):
-                raise
-            _await_another_cluster(error)
-            raise
-    return _state(status, history)
+    with prepared.places.held(name), interrupts() as asked:
+        asked.heed()
+        if asked.begun is None:  # else it has begun since the cluster before this one was lost
+            with joined(prepared.spec, api_url) as ray_cluster:
+                try:
+                    with obituary.provided(prepared.places, name):
+                        return _state(*_sitting(prepared, ray_cluster, asked, retry_failed=retry_failed))
+                except Overtaken as error:
+                    raise TakenOver(str(error)) from None
+                except Exception as error:
+                    if cluster.lost() is None and not isinstance(error, cluster.ClusterLost):
+                        raise
+                    cluster.disconnect()
+                    # Where everybody is told to end (systemd, slurm), the cluster may hear of it before this process does.
+                    if not asked.due(LATE_SECONDS):
+                        _await_another_cluster(error, asked)
+                        raise
+        obituary.bequeath(prepared.places, name)
+        return _state(*cut_short(prepared, asked))
 
 
 def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
@@ -140,19 +158,26 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
     return client.read_flow_run(flow_run_id)
 
 
+def _goes_on() -> bool:
+    """Whether this is the same wish of the user's as before, only on another cluster: it is in the log already."""
+    context, before = FlowRunContext.get(), _GOES_ON.get()
+    _GOES_ON.set(None)
+    return before is not None and context is not None and context.flow_run is not None and context.flow_run.id == before
+
+
 def _announce(line: str) -> None:
     get_run_logger().warning(line)
     ANNOUNCE.get()(line)
 
 
-def _await_another_cluster(error: Exception) -> None:
-    """Leaves the cluster that was lost and has this flow run retried, by Prefect, on the next one."""
-    cluster.disconnect()
+def _await_another_cluster(error: Exception, asked: Interrupts) -> None:
+    """Has this flow run retried, by Prefect, on the next cluster."""
     if os.environ.get("RAY_ADDRESS"):
         _announce(f"{error}; waiting up to {HEAD_SECONDS / 60:.0f} minutes for a cluster at RAY_ADDRESS")
-        if not cluster.await_head(HEAD_SECONDS):
+        if not cluster.await_head(HEAD_SECONDS, lambda: asked.begun is not None) and asked.begun is None:
             raise UserError("no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` goes on") from error
-    _announce(f"{error}; the experiment goes on from its log")
+    if asked.begun is None:
+        _announce(f"{error}; the experiment goes on from its log")
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
@@ -161,33 +186,33 @@ def _await_another_cluster(error: Exception) -> None:
         # some resumptions, which count as retries, nothing would be.
         count = client.read_flow_run(context.flow_run.id).run_count
         client.update_flow_run(context.flow_run.id, empirical_policy=FlowRunPolicy(retries=count, retry_delay=0))
+    _GOES_ON.set(context.flow_run.id)
 
 
-def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts) -> tuple[Status, History]:
+def _sitting(
+    prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts, *, retry_failed: bool
+) -> tuple[Status, History]:
     """One sitting: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not isinstance(context.task_runner, TrialTaskRunner):
         raise RuntimeError("the flow `run` runs on a TrialTaskRunner")
     spec, places, store = prepared.spec, prepared.places, prepared.store
+    environment = collected(prepared.folder, spec.program)
+    if prepared.before is not None and (line := code_changed(prepared.before, environment)):
+        _announce(line)
     opening = Opening(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        environment=collected(prepared.folder),
-        known=prepared.known, widest=widest(spec, ray_cluster),
+        environment=environment, known=prepared.known, widest=widest(spec, ray_cluster), retry_failed=retry_failed,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator = start_coordinator(store, opening, name=address)
     experiment_id: str = cluster.get(coordinator.identity.remote())
     recorder = start_recorder(address, places, spec.name)
     records = RayRecords(recorder, places.mlflow_uri, places.mlflow_artifacts)
-    watches = spec.stop.trial.watches
-    job = Job(
-        system_metrics=spec.mlflow.system_metrics,
-        ending=spec.ending if watches else None, enough=spec.stop.trial.function,
-        experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
-        every_steps=spec.checkpoint.every_steps, every_seconds=spec.checkpoint.every_seconds,
-        folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code,
+    job = Job.of(
+        spec, folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code
     )
     watch, nodes = WATCH.get(), Nodes()
     with (
@@ -200,24 +225,22 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
             shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost(), "records": records},
         )
         signs = present(store) if places.remote else nullcontext()
-        with signs, stop_requests(store) as stop_asked, spares(nodes, attempts.wanted):
-            status = _Loop(coordinator, attempts, nodes, asked, stop_asked).run()
+        with signs, stop_requests(store, asked), spares(nodes, attempts.wanted):
+            status = _Loop(coordinator, attempts, nodes, asked).run()
         last = cluster.get(coordinator.farewell.remote())
         drawn = recorder.pictures.remote(list(PICTURES))
-        if trouble := cluster.get(recorder.drained.remote(last, 5.0)):
-            _announce(f"Waiting up to {DRAIN_SECONDS:.0f} s for MLflow: {trouble}")
-            trouble = cluster.get(recorder.drained.remote(last, DRAIN_SECONDS))
+        trouble = _drained(recorder, last, asked)
         for line in cluster.get(recorder.remarks.remote()):
             _announce(line)
         if trouble:
             _announce(f"MLflow does not have everything yet: {trouble} `{places.command('resume', spec.name)}` catches up.")
-        history = patiently(lambda: replay(store), say=_announce, seconds=STORE_SECONDS).history
+        history = patiently(lambda: replay(store, spec.name), say=_announce, seconds=min(STORE_SECONDS, asked.left))
         try:
             collect(store, history)
         except StoreError as error:
             _announce(f"Some checkpoints that nobody needs were not deleted, the next sitting will: {error}")
         try:
-            if answers(str(client.api_url), PREFECT_SECONDS):
+            if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
                 attempts.settle(history)
                 publish(client, context.flow_run.id, history, places, _pictures(drawn))
             else:
@@ -227,6 +250,20 @@ def _sitting(prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
+
+
+def _drained(recorder: Any, last: int, asked: Interrupts) -> str | None:
+    """Waits until MLflow has the log up to segment `last`; what is in the way after a while, None if nothing."""
+    told, began = False, time.monotonic()
+    while True:
+        trouble: str | None = cluster.get(recorder.drained.remote(last, min(1.0, asked.left)))
+        waited = time.monotonic() - began
+        left = min(QUIET_SECONDS + DRAIN_SECONDS - waited, asked.left)
+        if trouble is None or left <= 0:
+            return trouble
+        if not told and waited > QUIET_SECONDS:
+            told = True
+            _announce(f"Waiting up to {min(DRAIN_SECONDS, asked.left):.0f} s for MLflow: {trouble}")
 
 
 def _pictures(drawn: Any) -> dict[str, bytes]:
@@ -250,10 +287,9 @@ class _Loop:
     """Carries out instructions until there are no more."""
 
     def __init__(
-        self, coordinator: Any, attempts: Attempts, nodes: Nodes, asked: Interrupts, stop_asked: threading.Event
+        self, coordinator: Any, attempts: Attempts, nodes: Nodes, asked: Interrupts
     ) -> None:
-        self._coordinator, self._attempts, self._nodes = coordinator, attempts, nodes
-        self._asked, self._stop_asked = asked, stop_asked
+        self._coordinator, self._attempts, self._nodes, self._asked = coordinator, attempts, nodes, asked
         self._log = get_run_logger()
         self._closing = self._abandoned = False
         self._trouble: str | None = None
@@ -286,19 +322,22 @@ class _Loop:
         for assignment in instructions.submit:
             self._attempts.submit(assignment, avoid=instructions.avoid)
         if (instructions.trouble is None) != (self._trouble is None):  # once, whatever words it has later
-            away = f"The state store is out of reach; training goes on meanwhile. {instructions.trouble}"
-            _announce(away if instructions.trouble is not None else "The state store is back.")
+            away = f"Not everything can be saved at present, training goes on meanwhile: {instructions.trouble}"
+            _announce(away if instructions.trouble is not None else "Everything can be saved again.")
             self._trouble = instructions.trouble
         if instructions.superseded:
             raise Overtaken("another process took this experiment over; this one stops")
         return instructions.finished
 
     def _heed(self) -> None:
-        """What the user asked for."""
-        if self._asked.asked:
-            self._close("interrupted", "interrupted by the user", "Interrupted")
-        elif self._stop_asked.is_set():
-            self._close("stopped", "stopped by the user", "Stopping")
+        """An ending that was asked for."""
+        if self._asked.begun is not None and not self._closing:
+            self._closing = True
+            status, why = self._asked.begun
+            self._log.info("%s, %s: running attempts save a checkpoint and end.", status.capitalize(), why)
+            self._coordinator.close.remote(status, why)
+        if self._closing and cluster.is_ending():
+            raise cluster.given_up("it was told to end, too")
         if self._asked.urgent and not self._abandoned:
             self._abandoned = True
             self._attempts.cancel()
@@ -316,15 +355,9 @@ class _Loop:
     def _leave(self, node_id: str, why: str) -> None:
         """A node is about to go away. Where it is this one, the experiment goes on elsewhere, later."""
         if node_id == self._nodes.here:
-            self._close("interrupted", f"this machine is about to go away: {why}", "This machine is about to go away")
+            self._asked.begin("interrupted", f"this machine is about to go away: {why}")
         else:
             self._nodes.drain(node_id, why)
-
-    def _close(self, status: Status, why: str, told: str) -> None:
-        if not self._closing:
-            self._closing = True
-            self._log.info("%s: running attempts save a checkpoint and end.", told)
-            self._coordinator.close.remote(status, why)
 
 
 def _versions() -> dict[str, str]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from regrow.flows.interrupts import Interrupts
 from regrow.infra.experiments import take_stop_requests
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Store
@@ -15,19 +16,25 @@ LOOK_SECONDS = 2.0
 
 
 @contextmanager
-def stop_requests(store: Store) -> Iterator[threading.Event]:
-    """An event that is set once the experiment is asked to stop; a thread looks, as a store may be slow or away."""
-    asked, done = threading.Event(), threading.Event()
+def stop_requests(store: Store, asked: Interrupts) -> Iterator[None]:
+    """Begins the ending once the experiment is asked to stop; a thread looks, as a store may be slow or away.
+
+    An ending that had begun before answers what is asked meanwhile: the next session hears nothing of it.
+    """
+    done = threading.Event()
 
     def look() -> None:
-        while not (asked.is_set() or done.wait(LOOK_SECONDS)):
+        while asked.begun is None and not done.wait(LOOK_SECONDS):
             with suppress(RegrowError):  # out of reach: the next look may do better
                 if take_stop_requests(store):
-                    asked.set()
+                    asked.begin("stopped", "stopped by the user")
 
     thread = threading.Thread(target=look, name="regrow-stop-requests", daemon=True)
     thread.start()
     try:
-        yield asked
+        yield
     finally:
         done.set()
+        thread.join(LOOK_SECONDS)
+        with suppress(RegrowError):
+            take_stop_requests(store)

@@ -25,6 +25,8 @@ from prefect.exceptions import ObjectNotFound
 
 from regrow.flows.happenings import Happening, Happenings
 from regrow.flows.present import artifact_key
+from regrow.infra import cluster
+from regrow.infra.log import full
 from regrow.infra.prefect_server import answers
 from regrow.search.events import Closed, Opened, decode
 
@@ -62,15 +64,17 @@ class _Teller:
         while True:
             last = self.done.is_set()
             try:
-                segments = ray.get(self._coordinator.follow.remote(after, 0.0 if last else 1.0), timeout=3.0)
-            except ray.exceptions.GetTimeoutError:  # busy, or its cluster is gone
+                segments = cluster.get(self._coordinator.follow.remote(after, 0.0 if last else 1.0), timeout=3.0)
+            except ray.exceptions.GetTimeoutError:  # busy
                 segments = []
-            except ray.exceptions.RayError:
+            except (ray.exceptions.RayError, cluster.ClusterLost):
                 return
             for number, lines in segments:
                 after = number
                 for line in lines:
                     self._take(decode(line))
+            if full(segments):
+                continue  # a long log, of which the rest is there already
             if last or self._over:
                 self._tell_the_rest()
                 return

@@ -16,6 +16,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         until=record.until,
         checkpoints=tuple(record.checkpoints), clones=record.clones, step=trial.step, width=record.width,
         values=tuple(trial.values) if spec.stop.trial.watches else (),
+        ran=sum(a.t_ended - a.t_began for a in trial.attempts if a.t_began is not None and a.t_ended is not None),
         avoid_spot=record.avoid_spot, story=story(trial, attempt),
     )
 

@@ -30,9 +30,10 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     known: list[Known] = []
     widest: int = 0
     environment: dict[str, Any] = {}
+    retry_failed: bool = False
 
 
-CLAIMS = 20
+CLAIMS = 100
 """Tries to take a log over from a writer that still writes: each of its segments may come first."""
 
 
@@ -51,9 +52,10 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
         created = history.created or Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
         opened = Opened(
             t=now, by="coordinator" if again else "driver", driver=driver,
-            slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.parse(opening.spec).total),
+            slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.recorded(opening.spec).total),
             flow_run=opening.flow_run, code=opening.code, versions=opening.versions, widest=opening.widest,
             settings=_changed(created.spec, opening.spec), environment={} if again else opening.environment,
+            retry_failed=opening.retry_failed and not again,
         )
         events: list[AnyEvent] = [] if history.created is not None else [created]
         try:
@@ -73,5 +75,6 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
 
 def _changed(created: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
     """What a sitting has otherwise than the experiment's beginning."""
-    first = Spec.parse(created).settings()
-    return {key: value for key, value in Spec.parse(current).settings().items() if value != first[key]}
+    first, now = Spec.recorded(created), Spec.recorded(current)
+    renamed = {} if first.name == now.name else {"name": now.name}
+    return renamed | {key: value for key, value in now.settings().items() if value != first.settings()[key]}

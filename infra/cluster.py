@@ -6,20 +6,20 @@ Connecting, leaving, noticing its loss, counting slots and warming workers up li
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from regrow.infra.processes import Guard
+from regrow.infra.ray_start import as_we_want
+from regrow.infra.surroundings import short_tmp
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.variables import put, put_back
 
@@ -70,6 +70,10 @@ class Cluster:
             raise ValueError("a trial must want some resource")
         return sum(fitting(node["Resources"], resources) for node in _alive_nodes())
 
+    def nodes(self) -> list[dict[str, float]]:
+        """What each alive node has in total, by Ray's names."""
+        return [node["Resources"] for node in _alive_nodes()]
+
     def widest(self, resources: Mapping[str, float]) -> int:
         """How many trials' resources fit on one node at most, so that one trial can have them. Ray gives several GPUs only
         as whole ones.
@@ -90,6 +94,7 @@ class _Ownership:
     environment: Mapping[str, str | None]
     guard: Guard | None
     head: str | None
+    gcs: str
     silent_since: float | None = None
     looked: float = 0.0
 
@@ -112,10 +117,10 @@ def connect(
     target = address or os.environ.get("RAY_ADDRESS")
     if target == "local":
         target = None
-    if "ray" in sys.modules and _ray().is_initialized():
+    if is_joined():
         return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
     mark = secrets.token_hex(8)
-    undo = {} if target else put({**_LOCAL_SETTINGS, **_token(), _MARK: mark})
+    undo = {} if target else put({**_LOCAL_SETTINGS, **short_tmp(os.environ), **_token(), _MARK: mark})
     ray, guard = _ray(), None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
@@ -131,7 +136,7 @@ def connect(
                 "runtime_env": dict(runtime_env) if runtime_env else None,
             }
             guard = Guard(f"{_MARK}={mark}")
-        with _sigterm_kept(), _silent(), nullcontext() if target else _lean():
+        with as_we_want(local=not target):
             ray.init(**options)
     except BaseException as error:
         if guard is not None:
@@ -151,9 +156,14 @@ def connect(
         put_back({name: undo.pop(name)})
     undo |= put(_DRIVER_SETTINGS)
     global _owned
-    head = ray.get_runtime_context().gcs_address if target else None
-    _owned = _Ownership(environment=undo, guard=guard, head=head)
-    return Cluster(address=ray.get_runtime_context().gcs_address, local=not target)
+    gcs: str = ray.get_runtime_context().gcs_address
+    _owned = _Ownership(environment=undo, guard=guard, head=gcs if target else None, gcs=gcs)
+    return Cluster(address=gcs, local=not target)
+
+
+def is_joined() -> bool:
+    """Whether this process is connected to a cluster, by `connect` or by itself."""
+    return "ray" in sys.modules and bool(_ray().is_initialized())
 
 
 def disconnect() -> None:
@@ -211,29 +221,59 @@ def head_answers() -> bool:
     return True
 
 
+def is_ending() -> bool:
+    """Whether a local cluster was told to end: it takes 20 s to do so, in which it answers nothing. Its head listens no more at
+    once (Ray 2.60).
+    """
+    owned = _owned
+    if owned is None or owned.guard is None:
+        return False
+    host, _, port = owned.gcs.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=LOOK_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def alarm() -> None:
     """Raises ClusterLost if the cluster is gone."""
     if (why := lost()) is not None:
-        raise ClusterLost(f"the Ray cluster was lost: {why}")
+        raise given_up(why)
 
 
-def get(ref: ray.ObjectRef[Any]) -> Any:
-    """`ray.get`, which raises ClusterLost instead of waiting for a cluster that is gone."""
-    ray = _ray()
+def given_up(why: str) -> ClusterLost:
+    """Kills what is left of a local cluster, so that nobody waits for it, and makes the error to raise."""
+    owned = _owned
+    if owned is not None and owned.guard is not None:
+        owned.guard.kill()
+    return ClusterLost(f"the Ray cluster was lost: {why}")
+
+
+def get(ref: ray.ObjectRef[Any], timeout: float = math.inf) -> Any:
+    """`ray.get`, which raises ClusterLost instead of waiting for a cluster that is gone. Raises GetTimeoutError."""
+    ray, deadline = _ray(), time.monotonic() + timeout
     while True:
         try:
-            return ray.get(ref, timeout=LOOK_SECONDS)
+            return ray.get(ref, timeout=max(0.0, min(LOOK_SECONDS, deadline - time.monotonic())))
         except ray.exceptions.GetTimeoutError:
             alarm()
+            if time.monotonic() >= deadline:
+                raise
         except ray.exceptions.RayError:
             alarm()
             raise
 
 
-def await_head(seconds: float) -> bool:
-    """Waits until a cluster answers at RAY_ADDRESS, which may be one that was started anew; False if none does."""
+def await_head(seconds: float, given_up: Callable[[], bool]) -> bool:
+    """Waits until a cluster answers at RAY_ADDRESS, which may be one that was started anew; False if none does.
+
+    Also False once `given_up` says so.
+    """
     deadline = time.monotonic() + seconds
-    while True:
+    while not given_up():
         try:
             _probe(os.environ["RAY_ADDRESS"], named_by="RAY_ADDRESS")
             return True
@@ -241,6 +281,7 @@ def await_head(seconds: float) -> bool:
             if time.monotonic() > deadline:
                 return False
             time.sleep(1.0)
+    return False
 
 
 def warm_up(
@@ -329,63 +370,3 @@ def _probe(address: str, *, named_by: str) -> None:
     if run.returncode:
         reason = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
         raise UserError(f"{wrong}: {reason}; {advice}")
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Connect without the thread that prints on stdout that a worker was lost, in the middle of a live view or of JSON.
-
-    The experiment says that itself. Ray's `log_to_driver` leaves this thread on (2.60).
-    """
-    worker: Any = importlib.import_module("ray._private.worker")
-    before, worker.listen_error_messages = worker.listen_error_messages, lambda *_: None
-    try:
-        yield
-    finally:
-        worker.listen_error_messages = before
-
-
-@contextmanager
-def _lean() -> Iterator[None]:
-    """Start a cluster of one process's own without what it has no use for: dashboard, autoscaler, printing of logs.
-
-    Their three processes take 170 MB, and ray.init waits 1.6 s for the dashboard's even when it is switched off. It
-    also waits for the dashboard's agent, which imports 1 s of what only a dashboard asks for, unless Ray believes that
-    its dashboard is not installed. Both together: 8.5 s of ray.init become 4.7 s on a busy machine. Ray has no setting
-    for that (2.60), so the functions in question are replaced meanwhile.
-    """
-    from ray._private import utils
-    from ray._private.node import Node
-
-    def no_dashboard(node: Any, **_: Any) -> None:
-        node._webui_url = ""  # noqa: SLF001 - what the method would have set
-
-    def nothing(_: Any) -> None:
-        """Start no process."""
-
-    replacements: dict[str, Any] = {
-        "start_api_server": no_dashboard, "start_monitor": nothing, "start_log_monitor": nothing,
-    }
-    before = {name: getattr(Node, name) for name in replacements}
-    dependencies = utils.get_dashboard_dependency_error
-    for name, replacement in replacements.items():
-        setattr(Node, name, replacement)
-    utils.get_dashboard_dependency_error = lambda: ImportError("not wanted")
-    try:
-        yield
-    finally:
-        utils.get_dashboard_dependency_error = dependencies
-        for name, method in before.items():
-            setattr(Node, name, method)
-
-
-@contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Keep the caller's handler: ray.init replaces it by one that raises SystemExit anywhere."""
-    if threading.current_thread() is not threading.main_thread():
-        raise RegrowError("connect() must be called from the main thread: a local cluster ends with its thread")
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

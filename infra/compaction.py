@@ -15,14 +15,15 @@ from itertools import groupby
 from regrow.infra.segments import PREFIX, Extent, Segment, cover, decode, extents
 from regrow.tasks.ports import Exists, Missing, Store
 
-MAX_BYTES = 64 << 20
-"""An object of so many bytes is merged no further: it is read into memory as a whole."""
+MAX_BYTES = 8 << 20
+"""An object of so many bytes is merged no further: it is read into memory as a whole, some of them at a time."""
 
 MAX_OBJECTS = 4096
 """At most so many objects are merged at a time."""
 
-READ_AHEAD = 256
-"""At most so many segments are read ahead (in objects that small)."""
+READ_AHEAD = 64
+"""So many segments are read at a time, in as many objects as they are in: each is a request."""
+READERS = 8
 
 
 class Compaction:
@@ -190,7 +191,7 @@ def read_objects(store: Store, chain: Sequence[Extent]) -> Iterator[tuple[Extent
     if len(chain) < 4:  # not worth the threads
         yield from ((extent, read(extent)) for extent in chain)
         return
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         for batch in _batches(chain):
             yield from zip(batch, pool.map(read, batch), strict=True)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra import views
+from regrow.infra.notes import NONE, Notes
 from regrow.search import cost, waste
-from regrow.search.events import AnyEvent, Began, Reported
+from regrow.search.events import AnyEvent, Began, Opened, Reported
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 
@@ -20,7 +21,8 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """An experiment and how its best value came: `value[i]` was the best (None: none yet) from `steps[i]` steps and `seconds[i]`
-    seconds on. Steps that were done again count each time, seconds are those of its sittings.
+    seconds on. Steps that were done again count each time, seconds are those of its sittings, each from when its first attempt
+    began: what came before (`starting`, in all) is Ray's and the machine's.
     """
 
     label: str
@@ -28,12 +30,18 @@ class Course:
     steps: list[int]
     seconds: list[float]
     value: list[float | None]
+    starting: float
+    notes: Notes = NONE
     alive: bool = False
 
     @property
     def spent(self) -> tuple[int, float]:
         """Steps and seconds in all."""
-        return cost.steps(self.history), self.history.elapsed()
+        return cost.steps(self.history), self.ran()
+
+    def ran(self, now: float | None = None) -> float:
+        """Seconds in all; `now` (seconds since the epoch) while a sitting is under way."""
+        return max(0.0, self.history.elapsed(now) - self.starting)
 
     def at_steps(self, steps: float) -> float | None:
         """The best value after so many steps of all trials together; None for none."""
@@ -46,24 +54,39 @@ class Course:
         return self.value[place - 1] if place else None
 
 
-def course(label: str, events: Iterable[AnyEvent], *, alive: bool = False) -> Course:
+def course(label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive: bool = False) -> Course:
     """The course of an experiment from its log."""
     history, done = History(), 0
-    found = Course(label=label, history=history, steps=[], seconds=[], value=[], alive=alive)
+    steps: list[int] = []
+    seconds: list[float] = []
+    values: list[float | None] = []
     best: float | None = None
+    starting = 0.0
+    opened: float | None = None
+    """Seconds that the experiment had run when the sitting was opened; None once an attempt began in it."""
     for event in events:
         history.apply(event)
+        if isinstance(event, Opened) and event.by == "driver":
+            starting += 0.0 if opened is None else history.elapsed() - opened  # a sitting in which none began
+            opened = history.elapsed()
         if not isinstance(event, Reported | Began):
             continue
+        if isinstance(event, Began) and opened is not None:
+            starting += max(0.0, history.elapsed() - event.ago - opened)
+            opened = None
         done += len(event.rows) if isinstance(event, Reported) else 0
         leader = history.trials[history.best].best if history.best is not None else None
         now = None if leader is None else leader[0]
         if now != best:  # worse than before, too: what was reached with steps that were lost is not there
             best = now
-            found.steps.append(done)
-            found.seconds.append(history.elapsed())
-            found.value.append(now)
-    return found
+            steps.append(done)
+            seconds.append(max(0.0, history.elapsed() - starting))
+            values.append(now)
+    if opened is not None:
+        starting += history.elapsed() - opened
+    return Course(
+        label=label, history=history, steps=steps, seconds=seconds, value=values, starting=starting, notes=notes, alive=alive
+    )
 
 
 def differing(courses: Sequence[Course]) -> list[str]:
@@ -110,8 +133,10 @@ def _one(one: Course, now: float) -> dict[str, Any]:
         "wasted_steps": history.lost_steps,
         "losses": sum(w.attempts for w in wasted),
         "elapsed_s": round(history.elapsed(now if one.alive else None), 3),
+        "ran_s": round(one.ran(now if one.alive else None), 3),
         "slot_hours": round(hours, 6),
         "cost": cost.money(history, hours),
+        **one.notes.view(),
     }
 
 

@@ -18,7 +18,7 @@ from regrow.infra.assignments import assignment
 from regrow.infra.claim import Opening, claimed
 from regrow.infra.experiments import make_importable
 from regrow.infra.leases import Watch
-from regrow.infra.log import Superseded
+from regrow.infra.log import Segments, Superseded
 from regrow.search.errors import SpecError
 from regrow.search.events import (
     Began,
@@ -46,8 +46,8 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
 
     `forget`: (trial, attempt) that were given up and may never answer: to be killed where that is possible, and not to be
     waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `avoid`: ids
-    of all of those, and of nodes that fell silent, where an attempt might never arrive. `trouble`: why nothing can be
-    written at present, None if all is well. `superseded`: another driver took the experiment over.
+    of all of those, and of nodes that fell silent, where an attempt might never arrive. `trouble`: why the log or
+    checkpoints cannot be written at present, None if all is well. `superseded`: another driver took the experiment over.
     """
 
     submit: tuple[Assignment, ...] = ()
@@ -71,7 +71,7 @@ class Coordinator:
     ) -> None:
         self._failed: RegrowError | SpecError | None = None
         """What the first decisions raised; an exception here would reach the driver as the actor's death only."""
-        make_importable(Spec.parse(opening.spec))
+        make_importable(Spec.recorded(opening.spec))
         try:
             self._ledger = claimed(store, opening, driver)
         except (UserCodeError, SpecError) as error:
@@ -87,6 +87,8 @@ class Coordinator:
         for n in history.running:  # after a restart: from now on
             if (a := history.trials[n].attempt) is not None and a.t_began is not None:
                 self._watch.heard(n, a.number)
+        self._troubles: dict[tuple[int, int], str] = {}
+        """Why attempts cannot save their checkpoints at present."""
         self._forget: list[tuple[int, int]] = []
         self._looked = monotonic()
         self._looking: asyncio.Task[None] | None = None
@@ -105,6 +107,7 @@ class Coordinator:
         if ledger.superseded or attempt is None or self._is_impostor(progress, attempt):
             return FENCED
         self._watch.heard(progress.trial, progress.attempt)
+        self._troubled(progress)
         if progress.doomed:
             self._watch.doom(attempt.node_id or (progress.began.node_id if progress.began else ""), progress.doomed)
         self._observe(progress, attempt)
@@ -117,6 +120,18 @@ class Coordinator:
             except Superseded:
                 return FENCED
         return answer
+
+    def _troubled(self, progress: Progress) -> None:
+        lease = progress.trial, progress.attempt
+        if progress.trouble and progress.ended is None:
+            self._troubles[lease] = progress.trouble
+        else:
+            self._troubles.pop(lease, None)
+
+    async def trouble(self) -> str | None:
+        """Why the log, or a checkpoint, cannot be written at present; None if all is well."""
+        held = (why for lease, why in sorted(self._troubles.items()) if self._ledger.history.lease(*lease) is not None)
+        return self._ledger.trouble or next(held, None)
 
     def _answer(self, progress: Progress, attempt: Attempt) -> Order:
         ledger, history = self._ledger, self._ledger.history
@@ -178,7 +193,7 @@ class Coordinator:
             ledger.record(
                 Began(
                     t=now, **lease, node=came.node, node_id=came.node_id, restored=came.restored, skipped=list(came.skipped),
-                    task_run=came.task_run,
+                    task_run=came.task_run, ago=came.ago,
                 )
             )
             self._carriers.pop((progress.trial, progress.attempt), None)
@@ -209,7 +224,7 @@ class Coordinator:
                     await ledger.committed()
             except TimeoutError:
                 ledger.starts = starts + ledger.starts
-                return Instructions(trouble=ledger.trouble)
+                return Instructions(trouble=await self.trouble())
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
@@ -222,6 +237,7 @@ class Coordinator:
             forget=self._take_forgotten(),
             drain=self._watch.take_undrained(),
             avoid=(*self._watch.shunned(), *self._watch.doomed),  # the cluster learns of a doomed one only after this
+            trouble=await self.trouble(),
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
         )
@@ -265,13 +281,15 @@ class Coordinator:
     def _expire(self) -> None:
         """Gives up the attempts that were silent for longer than their lease."""
         history = self._ledger.history
+        self._watch.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
         for n in sorted(history.running):
             a = history.trials[n].attempt
             if a is None or not self._watch.silent(n, a.number, history.spec.lease, began=a.t_began is not None):
                 continue
             if a.t_began is not None:
                 self._watch.shun(a.node_id)
-                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off or is stuck"
+                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
+                message += " in code that holds Python's lock"
             else:
                 message = "it did not begin: the node that it was sent to was lost"
             self._forget.append((n, a.number))
@@ -337,14 +355,14 @@ class Coordinator:
 
     # ---- for readers -----------------------------------------------------------------------------------------------
 
-    async def follow(self, after: int, timeout: float) -> list[tuple[int, list[bytes]]]:
-        """Segments of the log after number `after`; waits up to `timeout` seconds for one."""
+    async def follow(self, after: int, timeout: float) -> Segments:
+        """Segments of the log after number `after`, as many as one answer holds; waits up to `timeout` seconds for one."""
         self._start()
         deadline = asyncio.get_running_loop().time() + timeout
         while self._ledger.log.last <= after:
             if self._leaving or not await self._news(deadline - asyncio.get_running_loop().time()):
                 return []
-        return await asyncio.to_thread(self._ledger.log.since, after)
+        return await asyncio.to_thread(self._ledger.log.answer, after)
 
     async def _news(self, timeout: float) -> bool:
         if timeout <= 0:

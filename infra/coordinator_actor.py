@@ -30,14 +30,27 @@ class RayDesk:
         return order
 
 
+def driver_name() -> str:
+    """What this process calls itself in the log; another name for each sitting."""
+    return f"{_process()}{uuid.uuid4().hex[:8]}"
+
+
+def is_ours(driver: str) -> bool:
+    """Whether this process is a driver in the log."""
+    return driver.startswith(_process())
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:"
+
+
 def start_coordinator(store: Store, opening: Opening, *, name: str) -> Any:
     """Starts the actor on this node, under a name. Restarts forever; calls that it had not answered are sent again."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.get_runtime_context().get_node_id()
-    driver = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     actor: Any = ray.remote(Coordinator)
     return actor.options(
         name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
-    ).remote(store, opening, driver)
+    ).remote(store, opening, driver_name())

@@ -15,6 +15,8 @@ import threading
 from importlib.metadata import distributions, version
 from typing import Any
 
+from regrow.infra.sources import sources
+
 PATIENCE_SECONDS = 5.0
 """How long git, or the GPU's driver, may take to answer; what is not known by then is left out."""
 
@@ -22,15 +24,15 @@ PATIENCE_SECONDS = 5.0
 class Collecting(threading.Thread):
     """Collects beside whatever else there is to do: it takes 0.2 s of CPU with 250 packages, and `git status` on a large tree."""
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, trainable: str) -> None:
         super().__init__(name="regrow-environment", daemon=True)
-        self._folder = folder
+        self._folder, self._trainable = folder, trainable
         self._found: dict[str, Any] = {}
         self.start()
 
     def run(self) -> None:
         """See Thread."""
-        self._found = collect(self._folder)
+        self._found = collect(self._folder, self._trainable)
 
     def result(self) -> dict[str, Any]:
         """What was found; waits for it."""
@@ -41,25 +43,27 @@ class Collecting(threading.Thread):
 _begun: dict[str | None, Collecting] = {}
 
 
-def begin_collecting(folder: str | None) -> None:
+def begin_collecting(folder: str | None, trainable: str = "") -> None:
     """Begins to collect for the code in `folder`, for the next sitting of this process."""
-    _begun[folder] = Collecting(folder)
+    _begun[folder] = Collecting(folder, trainable)
 
 
-def collected(folder: str | None) -> dict[str, Any]:
+def collected(folder: str | None, trainable: str = "") -> dict[str, Any]:
     """What was found for the code in `folder` since it was begun; collects now if it was not."""
-    return (_begun.pop(folder, None) or Collecting(folder)).result()
+    return (_begun.pop(folder, None) or Collecting(folder, trainable)).result()
 
 
-def collect(folder: str | None) -> dict[str, Any]:
-    """Plain data: `git` (commit, branch, dirty, remote; missing where `folder` is in no repository), `python`, `regrow`,
-    `packages` (name -> version), `machine` (host, os, cpus, memory_bytes, gpus), `user`. What cannot be told is left out.
+def collect(folder: str | None, trainable: str = "") -> dict[str, Any]:
+    """Plain data: `git` (commit, branch, dirty, remote; missing where `folder` is in no repository), `code` and `files` (hashes,
+    see sources.py), `python`, `regrow`, `packages` (name -> version), `machine` (host, os, cpus, memory_bytes, gpus), `user`.
+    What cannot be told is left out.
     """
     machine = {
         "host": platform.node(), "os": platform.platform(), "cpus": os.cpu_count(), "memory_bytes": _memory(), "gpus": _gpus(),
     }
     found = {
         "git": _git(folder) if folder is not None else {},
+        **(sources(folder, trainable) if folder is not None else {}),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "regrow": version("regrow"),
         "user": _user(),

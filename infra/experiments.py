@@ -10,8 +10,9 @@ from typing import Any
 from regrow.infra.places import Places, replay, survey
 from regrow.search import samplers
 from regrow.search.errors import SpecError, shown
-from regrow.search.events import Closed, Known
+from regrow.search.events import Closed, Known, Opened, Status
 from regrow.search.history import specification
+from regrow.search.lifecycle import TrialState
 from regrow.search.spec import PER_SITTING, Spec
 from regrow.search.warm import known_from
 from regrow.tasks.errors import UserError
@@ -31,7 +32,13 @@ class Prepared:
     known: list[Known] = field(default_factory=list)
     """What a new experiment takes over from earlier ones."""
     nothing_left: bool = False
-    """Whether it is finished, and neither a further trial nor another end is asked for."""
+    """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
+    ended: Status | None = None
+    """How its last sitting ended; None for a new one, and where its driver was lost."""
+    failed: int | None = None
+    """How many trials may be tried again; None where that was not asked for."""
+    before: Opened | None = None
+    """The opening of the last sitting whose driver said what it ran, None for none."""
     changes: list[str] = field(default_factory=list)
     """What is otherwise than in the last sitting, a line each."""
 
@@ -48,9 +55,15 @@ def make_importable(spec: Spec) -> None:
         sys.path.insert(0, folder)
 
 
-def request_stop(store: Store) -> None:
-    """Asks the driver of an experiment, wherever it runs, to stop it."""
-    store.create(f"control/stop-{uuid.uuid4().hex}", b"")
+def request_stop(store: Store) -> str:
+    """Asks the driver of an experiment, wherever it runs, to stop it. Returns the request's key, for `withdraw_stop`."""
+    store.create(key := f"control/stop-{uuid.uuid4().hex}", b"")
+    return key
+
+
+def withdraw_stop(store: Store, key: str) -> None:
+    """Takes a request back that an end has overtaken: it would stop the next session."""
+    store.delete([key])
 
 
 def take_stop_requests(store: Store) -> bool:
@@ -60,8 +73,12 @@ def take_stop_requests(store: Store) -> bool:
     return bool(requests)
 
 
-def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None, code: str | None) -> Prepared:
+def prepare(
+    places: Places, name: str, spec: Spec | None, *, trials: int | None, code: str | None, retry_failed: bool = False
+) -> Prepared:
     """Finds the experiment's log and holds `spec` against it. Raises UserError or SpecError for what cannot be run."""
+    if spec is not None:
+        places.refuse_removed(name)
     store = places.known(name) if spec is None else places.store(name)
     if places.alive(name):
         raise UserError(f"experiment {name!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
@@ -73,6 +90,8 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
         known = _warm(places, new)
         return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True, known=known)
     stored = specification(found.created, found.opened)
+    if stored.name != name:  # somebody renamed its folder: from this sitting on the log says so, too
+        stored = Spec.parse({**stored.to_json(), "name": name})
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
         _same(stored, spec, name)
@@ -94,12 +113,16 @@ def prepare(places: Places, name: str, spec: Spec | None, *, trials: int | None,
             raise SpecError(key="trials", value=trials, problem=f"the grid has only {cells} cells", hint=f"at most {cells}")
     if current.trainable == "pickled" and code is None:
         code = found.opened.code if found.opened else None
-    finished = isinstance(found.last, Closed) and found.last.status == "finished"
+    closed = found.last.status if isinstance(found.last, Closed) else None
+    history = replay(store, name) if retry_failed or closed == "failed" else None
+    over = closed == "finished" or (closed == "failed" and history is not None and history.ended >= total)
+    # What a lost driver left running may fail as it is buried.
+    failed = len(history.by_state[TrialState.FAILED] | history.running) if history is not None and retry_failed else None
     changed = [key for key in PER_SITTING if getattr(stored, key) != getattr(current, key)]
     return Prepared(
         places=places, spec=current, store=store, trials=trials, code=_pickled(code), new=False,
-        nothing_left=finished and (trials is None or trials == total) and not {"stop", "register"} & {*changed},
-        changes=[_change(key, stored, current) for key in changed],
+        nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
+        changes=[_change(key, stored, current) for key in changed], failed=failed, before=found.told, ended=closed,
     )
 
 
@@ -109,7 +132,7 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
     for number, start in enumerate(spec.warm_start):
         key = f"warm_start.{number}"
         try:
-            history = replay(places.known(start.experiment)).history
+            history = replay(places.known(start.experiment), start.experiment)
         except UserError as error:
             raise SpecError(key, start.experiment, str(error)) from None
         found, outside = known_from(history, spec, start, key)

@@ -6,7 +6,7 @@ while, since what is asked for may have been merged into a larger object meanwhi
 
 from __future__ import annotations
 
-from regrow.infra.log import Cut, Log
+from regrow.infra.log import ANSWER_BYTES, Cut, Log, Segments, full
 from regrow.infra.segments import PREFIX, Extent, decode, extents
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Missing, Store
@@ -35,8 +35,8 @@ class Follower:
         """The last segment that was read."""
         return self._after
 
-    def read(self) -> list[tuple[int, list[bytes]]]:
-        """The segments that came since the last call, in order: (number, lines); empty if there are none.
+    def read(self) -> Segments:
+        """The segments that came since the last call, in order, as many as one answer holds; empty if there are none.
 
         A segment whose end is missing, as its writer was killed or is still at it, comes once it is whole or its successor
         says how much of it counts. Raises CorruptLog for other damage, Vanished, and Unavailable.
@@ -44,13 +44,13 @@ class Follower:
         if self._looks >= LIST_EVERY:
             return self._listed()
         found, doubtful = self._named()
-        self._looks = LIST_EVERY if doubtful else 0 if found else self._looks + 1
+        self._looks = LIST_EVERY if doubtful or full(found) else 0 if found else self._looks + 1
         return found if found or self._looks < LIST_EVERY else self._listed()
 
-    def _named(self) -> tuple[list[tuple[int, list[bytes]]], bool]:
+    def _named(self) -> tuple[Segments, bool]:
         """By their names, and whether what follows can be told only from the list."""
-        found: list[tuple[int, list[bytes]]] = []
-        while True:
+        found, size = Segments(), 0
+        while size < ANSWER_BYTES:
             extent = Extent(self._after + 1, self._after + 1)
             try:
                 segment = decode(self._store.read(extent.key), extent)[0]
@@ -61,15 +61,20 @@ class Follower:
                 return found, True
             self._after = segment.number
             found.append((segment.number, segment.lines))
+            size += sum(map(len, segment.lines))
+        return found, False
 
-    def _listed(self) -> list[tuple[int, list[bytes]]]:
+    def _listed(self) -> Segments:
         cuts: list[Cut] = []
-        found: list[tuple[int, list[bytes]]] = []
+        found, size = Segments(), 0
         for number, lines in Log.read(self._store, self._after, on_cut=cuts.append):
             if cuts:
                 break
             found.append((number, lines))
             self._after = number
+            if (size := size + sum(map(len, lines))) >= ANSWER_BYTES:
+                self._looks = LIST_EVERY  # there is more, in objects that are found by listing
+                return found
         if not found and self._after and max((e.last for e in extents(self._store.list(PREFIX))), default=0) < self._after:
             raise Vanished
         self._looks = 0

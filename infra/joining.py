@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from regrow.infra import cluster
+from regrow.infra import cluster, machine
 from regrow.infra.experiments import make_importable
 from regrow.infra.prefect_server import CLIENT_ENVIRONMENT
 from regrow.infra.quiet import QUIET
@@ -59,11 +59,23 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
         return spec.concurrency or 1  # a specification that asks for nothing has a concurrency
     room = ray_cluster.slots_for(asked)
     if room == 0:
-        raise SpecError(
-            key="resources", value=asked, problem="no node of the cluster can hold a trial that needs this",
-            hint="ask for less, or add a node that has it",
-        )
+        raise _no_room(asked, ray_cluster.nodes())
     return spec.concurrency or room
+
+
+def check_room(spec: Spec) -> None:
+    """Raises SpecError if no trial can fit on this machine, before a cluster is started on it. Of others it knows nothing."""
+    asked, here = spec.resources.wanted(), machine.resources()
+    if not asked or here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
+        return
+    if cluster.fitting(here, asked) == 0:
+        raise _no_room(asked, [here])
+
+
+def _no_room(asked: dict[str, float], nodes: Sequence[Mapping[str, float]]) -> SpecError:
+    have = "; ".join(dict.fromkeys(map(machine.words, nodes)))
+    problem = f"no node of the cluster can hold a trial that needs this; {'it has' if len(nodes) == 1 else 'they have'} {have}"
+    return SpecError(key="resources", value=asked, problem=problem, hint="ask for less, or add a node that has it")
 
 
 def widest(spec: Spec, ray_cluster: cluster.Cluster) -> int:
@@ -83,6 +95,6 @@ def warm_up(spec: Spec, count: int) -> None:
 def _plan_once(spec: dict[str, Any]) -> None:
     """Makes a proposal that nobody sees: a sampler's library takes up to 0.8 s to load, before the first trial can start."""
     importlib.import_module("regrow.infra.coordinator")
-    parsed = Spec.parse(spec)
+    parsed = Spec.recorded(spec)
     make_importable(parsed)
     samplers.make(parsed.search, parsed.setting).ask(0, 0)

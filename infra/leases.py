@@ -6,7 +6,7 @@ so that neither a clock that is set nor a machine that slept makes an attempt lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 SHUN_SECONDS = 120.0
@@ -33,6 +33,12 @@ class Watch:
         """It just said something."""
         self._heard[trial, attempt] = self._clock()
         self._suspects.pop((trial, attempt), None)
+
+    def keep(self, held: Collection[Lease]) -> None:
+        """Forgets all leases but those that are held."""
+        for memory in (self._heard, self._suspects):
+            for lease in memory.keys() - held:
+                del memory[lease]
 
     @contextmanager
     def speaking(self, trial: int, attempt: int) -> Iterator[None]:

@@ -72,6 +72,8 @@ class Ledger:
             self._take(event)
         lines, self._lines = self._lines, []
         self.log.claim(lines)
+        if self.history.closed is not None:  # nothing was left to do
+            self._seal()
 
     def retire(self) -> None:
         """Writes nothing: another writer has taken over since."""
@@ -134,6 +136,8 @@ class Ledger:
             try:
                 if lines:
                     await self._append(lines)
+                    if self.history.closed is not None and not self._lines:
+                        await asyncio.to_thread(self._seal)
             except Exception as error:  # noqa: BLE001 - whatever it is: nobody may wait for this writer any more
                 self.superseded = isinstance(error, Superseded)
                 self._broken = error
@@ -163,9 +167,16 @@ class Ledger:
                 self.trouble = None
                 return
             except Unavailable as error:
-                self.trouble = str(error)
+                self.trouble = error.why
                 await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
                 attempt += 1
+
+    def _seal(self) -> None:
+        """Proves where the log ends. One that cannot be sealed just now is no less whole."""
+        try:
+            self.log.seal()
+        except RegrowError as error:
+            logging.getLogger(__name__).warning("the end of the log was not sealed: %s", error)
 
     async def _compact(self) -> None:
         """Merges small segments beside the writing; what fails here is tried again later and costs nothing but objects."""

@@ -7,6 +7,10 @@ Why a fenced writer ("zombie") always finds out, also after compaction: a writer
 end of the log, and its later writes follow each other. So the number that a zombie tries next is either free, or
 holds its successor's claim; and claims are never merged away. A claim itself looks at the list once it is written,
 for its writer may have slept since it opened the log, while that number was written and merged away by another.
+
+Numbers have no gaps, so a part that is missing shows, but for the end. That is proved where the log was closed: a seal
+names the last segment, and has the hash of its lines. A log that goes on is longer than its seals; one without any, of an
+earlier version or of a writer that was killed just then, ends where it ends.
 """
 
 from __future__ import annotations
@@ -16,18 +20,28 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from regrow.infra.compaction import Compaction, read_objects
-from regrow.infra.segments import PREFIX, Extent, Segment, cover, decode, encode, extents
+from regrow.infra.segments import PREFIX, Extent, Segment, cover, decode, encode, extents, last_of, seal_key, sealed, seals
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Exists, Missing, Store
 
 RELISTS = 10
 """How often a listing that doesn't hold together (objects merged while it was made) is made anew without progress."""
 
-CACHE_BYTES = 16 << 20
+CACHE_BYTES = 8 << 20
 """How much of the newest lines `since` serves without reading the store."""
+ANSWER_BYTES = 4 << 20
+"""At so many bytes of lines an answer to somebody who follows the log is full: the rest comes with the next one."""
+Segments = list[tuple[int, list[bytes]]]
+"""(number, lines) of each, in order."""
+
+
+def full(segments: Segments) -> bool:
+    """Whether an answer was cut off, so that more may be asked for at once."""
+    return sum(len(line) for _, lines in segments for line in lines) >= ANSWER_BYTES
 
 
 class CorruptLog(RegrowError):
@@ -35,12 +49,14 @@ class CorruptLog(RegrowError):
     follows.
     """
 
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(key, why)
-        self.key, self.why = key, why
+    def __init__(self, key: str, why: str, place: str = "") -> None:
+        super().__init__(key, why, place)
+        self.key, self.why, self.place = key, why, place
 
     def __str__(self) -> str:
-        return f"the log is damaged at {self.key}: {self.why}"
+        root, _, name = self.place.rpartition("/")
+        whose = f" of experiment {name!r} in {root}" if root else ""
+        return f"the log{whose} is damaged at {self.key}: {self.why}"
 
 
 class Superseded(RegrowError):
@@ -92,10 +108,11 @@ class Log:
         """The log as it is now, empty if there is none. Raises CorruptLog if its last segment is damaged beyond a
         tail.
         """
-        last = max((extent.last for extent in extents(store.list(PREFIX))), default=0)
-        newest = deque(_scan(store, after=last - 1), maxlen=1) if last else ()
-        for key, tail in newest:
-            return cls(store, tail, _cut(key, tail) if tail.why else None)
+        with _of(store):
+            last = last_of(store.list(PREFIX))
+            newest = deque(_scan(store, after=last - 1), maxlen=1) if last else ()
+            for key, tail in newest:
+                return cls(store, tail, _cut(key, tail) if tail.why else None)
         return cls(store, None, None)
 
     @staticmethod
@@ -105,7 +122,24 @@ class Log:
         A torn last segment is cut off and reported to `on_cut`; who means to go on from there must read it again.
         Raises CorruptLog for any other damage, when it comes to it.
         """
-        yield from _settle(_scan(store, after), on_cut)
+        with _of(store):
+            yield from _settle(_scan(store, after), on_cut)
+
+    @staticmethod
+    def proven(store: Store) -> int:
+        """The segment at which the log was last closed, 0 if its end cannot be proved. Raises CorruptLog if it, or one at which
+        it was closed before, holds something else by now, or is not there.
+        """
+        with _of(store):
+            numbers = seals(keys := store.list(PREFIX))
+            for number in numbers:
+                before = number + 2 if number < last_of(keys) else None
+                lines = next(lines for _, lines in _settle(_scan(store, number - 1, before)))
+                seal = store.read(seal_key(number))
+                # One cut short is that of a writer that was killed over it: it says all the same that the segment was there.
+                if seal.endswith(b"\n") and seal != sealed(number, lines):
+                    raise CorruptLog(Extent(number, number).key, "it is not what it was when the log was closed with it")
+            return numbers[-1] if numbers else 0
 
     @property
     def last(self) -> int:
@@ -141,6 +175,14 @@ class Log:
             self._commit(segment)
             return number
 
+    def seal(self) -> None:
+        """Proves that the log, as this writer has it, is at its end: without its last segment it is damaged from here on."""
+        with self._writing:
+            self._refuse()
+            tail = self._cache[-1]
+            with suppress(Exists):  # a coordinator before this one came to it, too
+                self._store.create(seal_key(tail.number), sealed(tail.number, tail.lines))
+
     def look(self) -> None:
         """Raises Superseded if another writer has taken over, which one that writes nothing would not notice."""
         with self._writing:
@@ -155,7 +197,7 @@ class Log:
             self._superseded = self._last + 1
             raise Superseded(self._superseded)
 
-    def since(self, number: int) -> list[tuple[int, list[bytes]]]:
+    def since(self, number: int) -> Iterator[tuple[int, list[bytes]]]:
         """The segments after `number` that this writer knows, in order: (number, lines). From memory if recent.
 
         Raises Superseded if this writer is, CorruptLog as `read`.
@@ -164,10 +206,20 @@ class Log:
         with self._state:
             cached = [segment for segment in self._cache if segment.number > number]
             oldest = self._cache[0] if self._cache else None
-        older: list[tuple[int, list[bytes]]] = []
         if oldest is not None and number + 1 < oldest.number:
-            older = list(_settle(self._seen(number, oldest.number), following=oldest))
-        return older + [(segment.number, segment.lines) for segment in cached]
+            with _of(self._store):
+                yield from _settle(self._seen(number, oldest.number), following=oldest)
+        yield from ((segment.number, segment.lines) for segment in cached)
+
+    def answer(self, number: int) -> Segments:
+        """The first of these, as many as one answer holds. Raises as `since` does."""
+        found, size = Segments(), 0
+        for segment in self.since(number):
+            found.append(segment)
+            size += sum(map(len, segment[1]))
+            if size >= ANSWER_BYTES:
+                break
+        return found
 
     def compact(self, min_segments: int = 64) -> int:
         """Merge small objects once `min_segments` of a size are side by side; cheap when there is nothing to do.
@@ -225,6 +277,15 @@ class Log:
                 self._cached -= sum(map(len, self._cache.popleft().lines))
 
 
+@contextmanager
+def _of(store: Store) -> Iterator[None]:
+    """Damage is told with its place: a user has several experiments."""
+    try:
+        yield
+    except CorruptLog as damaged:
+        raise CorruptLog(damaged.key, damaged.why, str(store)) from None
+
+
 def _cut(key: str, segment: Segment) -> Cut:
     """What to cut off a damaged last segment. Raises CorruptLog if that is more than its tail."""
     if not segment.torn:
@@ -268,10 +329,11 @@ def _scan(store: Store, after: int, before: int | None = None) -> Iterator[tuple
     Compaction may go on meanwhile: when an object vanishes between list and read, the list is made anew.
     """
     damaged: dict[Extent, str] = {}  # merged objects that don't verify: their parts may still be there
+    keys: list[str] = []
     without_progress = 0
     while without_progress < RELISTS:
-        known = extents(store.list(PREFIX))
-        end = before - 1 if before else max((extent.last for extent in known), default=0)
+        keys = store.list(PREFIX)
+        known, end = extents(keys), before - 1 if before else last_of(keys)
         chain, hole = cover((extent for extent in known if extent not in damaged), after, end)
         reached, whole = after, hole is None
         for extent, data in read_objects(store, chain):
@@ -285,6 +347,8 @@ def _scan(store: Store, after: int, before: int | None = None) -> Iterator[tuple
             for segment in segments:
                 if after < segment.number <= end:
                     after = segment.number
+                    if segment.torn and segment.number in seals(keys):  # it was whole, so no writer died over it
+                        segment = segment._replace(torn=False)  # noqa: PLW2901 - the same one, judged with what is known here
                     yield extent.key, segment
         if whole:
             return
@@ -292,4 +356,8 @@ def _scan(store: Store, after: int, before: int | None = None) -> Iterator[tuple
     for extent, why in damaged.items():
         if extent.first <= after + 1 <= extent.last:
             raise CorruptLog(extent.key, why)
-    raise CorruptLog(Extent(after + 1, after + 1).key, "it is missing")
+    closed = max(seals(keys), default=0)
+    why = "it is missing"
+    if closed > after:
+        why += f", and the log was closed with segment {closed} ({seal_key(closed)})"
+    raise CorruptLog(Extent(after + 1, after + 1).key, why)

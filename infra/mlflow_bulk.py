@@ -47,6 +47,8 @@ _RUNS, _PARAMS, _TAGS, _METRICS, _LATEST = (
     cast(Table, model.__table__) for model in (SqlRun, SqlParam, SqlTag, SqlMetric, SqlLatestMetric)
 )
 _LARGEST_FLOAT: Final = 1.7976931348623157e308  # SQL has no infinity; MLflow stores this
+_AT_ONCE: Final = 10_000
+"""Points that one statement inserts at most."""
 _POINT: Final = {"key", "value", "timestamp", "step", "is_nan", "run_uuid"}
 _KNOWN: Final = {
     _RUNS: (
@@ -157,7 +159,8 @@ class _Rows:
         self.runs: list[_Row] = []
         self.params: list[_Row] = []
         self.tags: dict[tuple[str, str], _Row] = {}
-        self.points: list[_Row] = []
+        self.reported: list[tuple[str, RunUpdate]] = []
+        """Whose points there are, by the run's id."""
         self.latest: dict[tuple[str, str], _Row] = {}
         self.statuses: list[_Row] = []
         self.names: list[_Row] = []
@@ -210,22 +213,39 @@ class _Rows:
     def _data(self, change: RunUpdate, run_id: str) -> None:
         for key, text in cut_params(change).items():
             self.params.append({"key": key, "value": text, "run_uuid": run_id})
-        for metric, number, step, at_ms in change.metrics:
-            point: _Row = {
-                "key": legal_name(metric),
-                "value": _storable(number),
-                "timestamp": at_ms,
-                "step": step,
-                "is_nan": math.isnan(number),
-                "run_uuid": run_id,
-            }
-            self.points.append(point)
-            last = self.latest.setdefault((run_id, point["key"]), point)
-            if (step, at_ms, point["value"]) > (last["step"], last["timestamp"], last["value"]):
-                self.latest[run_id, point["key"]] = point
+        self.reported.append((run_id, change))
+
+    def _points(self) -> Iterator[list[_Row]]:
+        """The points, some thousands at a time, as each is 600 bytes on its way; `latest` is known after the last ones."""
+        part: list[_Row] = []
+        for run_id, change in self.reported:
+            for metric, number, step, at_ms in change.metrics:
+                point: _Row = {
+                    "key": legal_name(metric),
+                    "value": _storable(number),
+                    "timestamp": at_ms,
+                    "step": step,
+                    "is_nan": math.isnan(number),
+                    "run_uuid": run_id,
+                }
+                part.append(point)
+                last = self.latest.setdefault((run_id, point["key"]), point)
+                if (step, at_ms, point["value"]) > (last["step"], last["timestamp"], last["value"]):
+                    self.latest[run_id, point["key"]] = point
+                if len(part) >= _AT_ONCE:
+                    yield part
+                    part = []
+        yield part
 
     def execute(self, session: Session) -> None:
-        insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+        connection = session.connection()
+        for statement, rows in self._statements(session.get_bind().dialect.name):
+            if rows:
+                connection.execute(statement, rows)
+
+    def _statements(self, dialect: str) -> Iterator[tuple[Any, Sequence[_Row]]]:
+        """Each is made when the one before has been executed: of the points not all need be in memory."""
+        insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
         tag, latest = insert(_TAGS), insert(_LATEST)
         order = ("step", "timestamp", "value")  # how MLflow decides which point is the latest
         moved = {name: latest.excluded[name] for name in (*order, "is_nan")}
@@ -233,38 +253,27 @@ class _Rows:
         newer = tuple_(*(latest.excluded[name] for name in order)) > before
         run = _RUNS.c.run_uuid == bindparam("b_run")
         end: Any = func.coalesce(bindparam("b_end"), _RUNS.c.end_time)
-        statements: list[tuple[Any, Sequence[_Row]]] = [
-            (insert(_RUNS), self.runs),
-            (insert(_PARAMS).on_conflict_do_nothing(), self.params),
-            (
-                tag.on_conflict_do_update(
-                    index_elements=list(_TAGS.primary_key), set_={"value": tag.excluded.value}
-                ),
-                list(self.tags.values()),
-            ),
-            (insert(_METRICS).on_conflict_do_nothing(), self.points),
-            (
-                latest.on_conflict_do_update(
-                    index_elements=list(_LATEST.primary_key), set_=moved, where=newer
-                ),
-                list(self.latest.values()),
-            ),
-            (
-                update(_RUNS).where(run).values(status=bindparam("b_status"), end_time=end),
-                self.statuses,
-            ),
-            (update(_RUNS).where(run).values(name=bindparam("b_name")), self.names),
-            (
-                update(_RUNS)
-                .where(run, _RUNS.c.lifecycle_stage == "active")
-                .values(lifecycle_stage="deleted", deleted_time=bindparam("b_now")),
-                self.deletions,
-            ),
-        ]
-        connection = session.connection()
-        for statement, rows in statements:
-            if rows:
-                connection.execute(statement, rows)
+        yield insert(_RUNS), self.runs
+        yield insert(_PARAMS).on_conflict_do_nothing(), self.params
+        yield (
+            tag.on_conflict_do_update(index_elements=list(_TAGS.primary_key), set_={"value": tag.excluded.value}),
+            list(self.tags.values()),
+        )
+        point = insert(_METRICS).on_conflict_do_nothing()
+        for part in self._points():
+            yield point, part
+        yield (
+            latest.on_conflict_do_update(index_elements=list(_LATEST.primary_key), set_=moved, where=newer),
+            list(self.latest.values()),
+        )
+        yield update(_RUNS).where(run).values(status=bindparam("b_status"), end_time=end), self.statuses
+        yield update(_RUNS).where(run).values(name=bindparam("b_name")), self.names
+        yield (
+            update(_RUNS)
+            .where(run, _RUNS.c.lifecycle_stage == "active")
+            .values(lifecycle_stage="deleted", deleted_time=bindparam("b_now")),
+            self.deletions,
+        )
 
 
 def _storable(value: float) -> float:

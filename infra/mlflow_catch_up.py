@@ -13,12 +13,16 @@ from functools import partial
 from pathlib import Path
 
 from regrow.infra import mlflow_ending as ending
+from regrow.infra import notes
 from regrow.infra.log import Log
+from regrow.infra.mlflow_parent import NOTED_TAG
 from regrow.infra.mlflow_runs import Runs
-from regrow.infra.mlflow_sink import CURSOR_TAG, EXPERIMENT_TAG, MlflowSink, RunUpdate
+from regrow.infra.mlflow_sink import CURSOR_TAG, EXPERIMENT_TAG, MlflowSink, RunUpdate, SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, first_event, survey
+from regrow.infra.rows import reports
 from regrow.search.events import Created, decode
 from regrow.search.history import specification
+from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
 _SEGMENTS = 500
@@ -26,7 +30,7 @@ _SEGMENTS = 500
 
 
 def is_recorded(places: Places, name: str) -> bool | None:
-    """Whether MLflow has the whole log, told within milliseconds; None if that cannot be told without asking MLflow."""
+    """Whether MLflow has the whole log and all notes, told within milliseconds; None if only MLflow itself could tell."""
     scheme, _, place = places.mlflow_uri.partition(":///")
     if scheme != "sqlite" or "?" in place or not Path(place).is_file():
         return None
@@ -36,14 +40,13 @@ def is_recorded(places: Places, name: str) -> bool | None:
         "select max(cast(c.value as integer)) from tags c join tags e on e.run_uuid = c.run_uuid"
         " where c.key = ? and e.key = ? and e.value = ?"
     )
+    whose = EXPERIMENT_TAG, created.id if isinstance(created, Created) else ""
     try:
         with closing(sqlite3.connect(f"{Path(place).as_uri()}?mode=ro", uri=True)) as database:
-            found = database.execute(
-                query, (CURSOR_TAG, EXPERIMENT_TAG, created.id if isinstance(created, Created) else "")
-            ).fetchone()
+            segments, noted = (database.execute(query, (tag, *whose)).fetchone()[0] for tag in (CURSOR_TAG, NOTED_TAG))
     except sqlite3.Error:
         return None
-    return bool(found[0] is not None and found[0] >= _last(store))
+    return segments is not None and segments >= _last(store) and (noted or 0) >= notes.read(store).count
 
 
 def record_missing(
@@ -60,18 +63,19 @@ def record_missing(
     found = survey(store)
     if found.created is None:
         return 0
+    spec = specification(found.created, found.opened).model_copy(update={"name": name})  # renamed since, maybe
     sink = MlflowSink(
-        tracking_uri=places.mlflow_uri, experiment_name=specification(found.created, found.opened).recorded_as,
+        tracking_uri=places.mlflow_uri, experiment_name=spec.recorded_as,
         experiment_id=found.created.id,
         artifact_root=places.mlflow_artifacts,
     )
     try:
         recorded = sink.load()
-        runs = Runs(partial(places.address, name))
+        runs = Runs(partial(reports, store), partial(places.address, name))
         cursor, number, written, pending = recorded.cursor or 0, 0, 0, 0
         for number, lines in Log.read(store):
             for line in lines:
-                runs.apply(decode(line))
+                runs.apply(decode(line), number)
             if number <= cursor:
                 runs.skip()
                 continue
@@ -85,11 +89,25 @@ def record_missing(
                 announce(trouble)
         elif pending:
             sink.write(runs.take(), number)
+        if (noted := notes.read(store)).count:
+            runs.noted(noted)
+            sink.write([runs.parent()], max(number, cursor))
         if killed and not places.alive(name):
             sink.write(_obituaries(runs), max(number, cursor))
         return written
     finally:
         sink.close()
+
+
+def tell_notes(places: Places, name: str) -> str | None:
+    """Tells MLflow what was noted; returns a line for the user if it is away. While it runs that is its recorder's to do."""
+    if places.running(name):
+        return None
+    try:
+        record_missing(places, name)
+    except (SinkRefused, SinkUnavailable, UserError) as error:
+        return f"MLflow does not have it yet: {error} The next `{places.command('resume', name)}` tells it."
+    return None
 
 
 def _obituaries(runs: Runs) -> list[RunUpdate]:

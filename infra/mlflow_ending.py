@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from regrow.infra import notes
 from regrow.infra.mlflow_runs import PARENT, Runs
 from regrow.infra.mlflow_sink import MlflowSink, RunUpdate, SinkRefused, SinkUnavailable
 from regrow.infra.places import Places
+from regrow.infra.rows import Rows
 from regrow.search.history import History
 from regrow.tasks.addresses import shown
 
@@ -93,7 +95,10 @@ def made(history: History, places: Places, draw: Draw | None = None) -> Made:
     from regrow.infra.report import html
 
     def report() -> bytes:
-        return html(history, places, alive=False, now=time.time()).encode()
+        store = places.store(history.spec.name)
+        rows = Rows.logged(history, store)
+        rows.recall()
+        return html(rows, places, alive=False, now=time.time(), notes=notes.read(store)).encode()
 
     wanted: dict[str, Callable[[], bytes | None]] = {REPORT_FILE: report}
     wanted |= {picture_file(name): partial(draw or png, history, name) for name in FIGURES}

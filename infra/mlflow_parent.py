@@ -6,15 +6,21 @@ Pure functions of the history: writing them is `mlflow_sink.py`, the report at t
 from __future__ import annotations
 
 import json
+import math
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
 
+from regrow.infra.notes import NONE, Notes
+from regrow.infra.specfile import write_spec
 from regrow.search.history import History
 from regrow.search.options import chosen
 
 NOTE_TAG = "mlflow.note.content"
+NOTED_TAG = "regrow.notes"
+"""How many notes and tags of the experiment MLflow has been told."""
 SPEC_FILE = "spec.yaml"
 _NOT_SETTINGS = {"name", "space", "points", "warm_start", "env", "state", "working_dir", "trials", "mlflow", "register"}
 """Keys of a specification that are no parameters of the parent run: they may change, are lists of trials, or are elsewhere."""
@@ -28,7 +34,7 @@ def settings(spec: Mapping[str, Any]) -> dict[str, str]:
 def source_tags(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, str]:
     """By whom and from which code, in the tags that MLflow's pages read."""
     git = environment.get("git", {})
-    trainable = str(spec.get("trainable", ""))
+    trainable = shlex.join(spec.get("command", ())) or str(spec.get("trainable", ""))
     found = {
         "mlflow.source.name": "regrow" if trainable in ("", "pickled") else trainable,
         "mlflow.source.git.commit": git.get("commit"),
@@ -45,6 +51,7 @@ def machine_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     found = {
         "regrow.version": environment.get("regrow"),
         "regrow.git_dirty": {True: "true", False: "false"}.get(environment.get("git", {}).get("dirty")),
+        "regrow.code_sha256": environment.get("code", {}).get("working_dir_sha256"),
         "regrow.python": environment.get("python"),
         "regrow.host": machine.get("host"),
         "regrow.gpus": ", ".join(machine.get("gpus", [])),
@@ -60,6 +67,20 @@ def best_of(history: History) -> Best | None:
     """The best trial so far."""
     trial = history.trials[history.best] if history.best is not None else None
     return None if trial is None or trial.best is None else (trial.number, *trial.best)
+
+
+BEST_STEP = "best_step"
+
+
+def best_metric(objective: str) -> str:
+    """The metric by which MLflow can sort: it takes a metric's last value, and ours is that of the best step."""
+    return f"best_{objective}"
+
+
+def best_points(objective: str, best: tuple[float, int] | None, step: int, at_ms: int) -> list[tuple[str, float, int, int]]:
+    """The best value and its step as points of a run, at its `step`; NaN where there is no best any more."""
+    value, where = best or (math.nan, math.nan)
+    return [(best_metric(objective), value, step, at_ms), (BEST_STEP, where, step, at_ms)]
 
 
 def best_tags(best: Best | None, checkpoint: str | None) -> dict[str, str]:
@@ -85,13 +106,22 @@ def standing(history: History) -> str:
     return f"{status.capitalize()}: {counts or 'no trial yet'}.{again}"
 
 
-def note(history: History, best: Best | None, checkpoint: str | None, stands: str) -> str:
-    """The experiment in Markdown, as the description of the parent run."""
+def user_tags(notes: Notes) -> dict[str, str]:
+    """The tags that people gave, by their names ("false": taken away since), and how many notes that comprises."""
+    if not notes.count:
+        return {}
+    here = {tag: "true" if tag in notes.tags else "false" for tag in notes.ever}
+    return {**here, "regrow.tags": ", ".join(notes.tags) or "-", NOTED_TAG: str(notes.count)}
+
+
+def note(history: History, best: Best | None, checkpoint: str | None, stands: str, notes: Notes = NONE) -> str:
+    """The experiment in Markdown, as the description of the parent run; first what people noted."""
     spec, objective = history.spec, history.objective
     aim = "highest" if objective.mode == "max" else "lowest"
     how = f"search `{chosen(spec.search)}`, schedule `{chosen(spec.schedule)}`"
     steps = "" if spec.max_steps is None else f", up to {spec.max_steps} steps each"
-    lines = [f"**{spec.name}**: the {aim} `{objective.name}` of {history.total} trials{steps} ({how})."]
+    lines = [line for one in notes.texts for line in (one.text, "")]
+    lines += [f"**{spec.name}**: the {aim} `{objective.name}` of {history.total} trials{steps} ({how})."]
     if best is not None:
         number, value, step = best
         lines += ["", f"**Best: trial {number}, {objective.name} = {value:.6g} at step {step}**", "", "````yaml"]
@@ -107,7 +137,7 @@ def spec_file(spec: Mapping[str, Any]) -> bytes:
     kept = {key: value for key, value in spec.items() if key not in ("state", "working_dir")}
     if kept.get("env"):
         kept["env"] = dict.fromkeys(kept["env"])
-    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None).encode()
+    return write_spec(kept)
 
 
 def environment_file(environment: Mapping[str, Any]) -> bytes:

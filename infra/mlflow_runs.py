@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from regrow.infra import mlflow_parent
-from regrow.infra.mlflow_sink import RunUpdate, Status
+from regrow.infra.mlflow_sink import Point, RunUpdate, Status
+from regrow.infra.notes import NONE, Notes
+from regrow.search.curve import counting
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -24,6 +27,7 @@ from regrow.search.events import (
     Proposed,
     Reported,
     Retired,
+    Revived,
     Row,
     Saved,
     Started,
@@ -40,22 +44,33 @@ _STATUS: dict[TrialState, Status] = {
 }
 _CLOSED: dict[str, Status] = {"finished": "FINISHED", "failed": "FAILED"}
 PARENT = "experiment"
+Reports: TypeAlias = Callable[[int], Iterable[Reported]]
+"""All reports of the log in the segments after a number, anew at each call."""
 
 
 class Runs:
     """Folds a log and collects what changed for each run since `take`."""
 
-    def __init__(self, address: Callable[[str], str] = lambda key: key) -> None:
+    def __init__(self, reports: Reports, address: Callable[[str], str] = lambda key: key) -> None:
         """`address`: where the object with this key of the experiment's store is, for people."""
-        self._address = address
+        self._reports, self._address = reports, address
         self.history = History()
         self._generation: dict[int, int] = {}
         """How often a trial's curve was cut back: each time a new MLflow run continues it."""
         self._cuts: dict[int, list[int]] = {}
         """By trial: until when (ms) what was done before each of those holds; 0 for none of it."""
-        self.metrics: dict[str, None] = {}
+        self._metrics: dict[str, None] = {}
         """The names of all metrics that were reported."""
         self._rows: dict[int, list[Row]] = {}
+        """By trial: what was reported since the last `take`."""
+        self._again: set[int] = set()
+        """Trials of which a new run begins: it is given all rows that count, from the log."""
+        self._since: dict[int, int] = {}
+        """By trial: the segment in which it was proposed."""
+        self._bests: dict[str | int, list[Point]] = {}
+        """By trial, and of the parent: the best value as it changed."""
+        self._told = 0
+        """Reports and rewinds so far: the steps of the parent's points, which never go back."""
         self._dirty: dict[int, None] = {}
         self._parent = False
         self._best: mlflow_parent.Best | None = None
@@ -72,11 +87,24 @@ class Runs:
         self._decisions: dict[int, dict[str, str]] = {}
         """By trial: what the scheduler decided of it last."""
         self._retired: list[RunUpdate] = []
+        self._notes = NONE
 
-    def apply(self, event: AnyEvent) -> None:
-        """Takes an event in."""
-        if isinstance(event, Began):
-            self._rewind(event)
+    def noted(self, notes: Notes) -> bool:
+        """What people noted, and how they tagged the experiment; returns whether that is new."""
+        if notes == self._notes:
+            return False
+        self._notes, self._parent = notes, True
+        return True
+
+    def parent(self) -> RunUpdate:
+        """What is known of the experiment's own run; nothing counts as taken."""
+        return self._parent_update()
+
+    def apply(self, event: AnyEvent, segment: int = 0) -> None:
+        """Takes an event of this segment in."""
+        rewound = isinstance(event, Began) and self._rewind(event)
+        trial = self.history.trials[event.trial] if isinstance(event, Reported) else None
+        before = trial.best if trial is not None else None
         self.history.apply(event)
         told = False
         match event:
@@ -93,20 +121,31 @@ class Runs:
                     dict.fromkeys(n for s in TrialState if not s.final for n in self.history.by_state[s])
                 )
             case Proposed():
-                self._born[event.trial] = self._source
+                self._born[event.trial], self._since[event.trial] = self._source, segment
                 self._dirty[event.trial] = None
-            case Started() | Began() | Ended() | Saved() | Retired():
+            case Started() | Began() | Ended() | Saved() | Retired() | Revived():
                 self._dirty[event.trial] = None
+                if rewound:  # what is left of the curve goes on in a run of its own
+                    self._told += 1
+                    self._bests.pop(event.trial, None)
+                    self._note_best(self.history.trials[event.trial], event.t)
             case Decided():
                 self._decisions[event.trial] = _decision(event) | _rung(event, self._decisions.get(event.trial, {}))
                 self._dirty[event.trial] = None
             case Reported():
                 self._dirty[event.trial] = None
-                self._rows.setdefault(event.trial, []).extend(event.rows)
-                self.metrics.update(dict.fromkeys(name for row in event.rows for name in row.metrics))
+                if event.trial not in self._again:
+                    self._rows.setdefault(event.trial, []).extend(event.rows)
+                self._metrics.update(dict.fromkeys(name for row in event.rows for name in row.metrics))
+                self._told += len(event.rows)
+                if trial is not None and trial.best != before:
+                    self._note_best(trial, event.t)
             case _:
                 pass
         best = mlflow_parent.best_of(self.history)
+        if best != self._best:
+            objective, found = self.history.objective.name, None if best is None else best[1:]
+            self._bests.setdefault(PARENT, []).extend(mlflow_parent.best_points(objective, found, self._told, _ms(event.t)))
         if told or best != self._best:
             self._best, self._parent = best, True
         if told:
@@ -126,11 +165,17 @@ class Runs:
         """What is known of every run that is not superseded, the parent first; nothing counts as taken."""
         return [self._parent_update(), *map(self._trial_update, self.history.trials)]
 
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The names of the metrics that are written here: what was reported, and what we make of it."""
+        ours = mlflow_parent.best_metric(self.history.objective.name), mlflow_parent.BEST_STEP
+        return tuple(dict.fromkeys([*self._metrics, *ours]))
+
     def skip(self) -> None:
         """Forgets the updates since the last call: MLflow has them already."""
         self._parent, self._retired, self._files = False, [], {}
-        self._dirty.clear()
-        self._rows.clear()
+        for kept in (self._dirty, self._rows, self._again, self._bests):
+            kept.clear()
 
     def key(self, trial: int, attempt: int) -> str | None:
         """The key of the run that an attempt's work goes to; None if it has not begun, or another one came after it."""
@@ -169,11 +214,18 @@ class Runs:
             name = "environment.json" if len(self._environments) == 1 else f"environment-sitting-{self.history.sittings}.json"
             self._files[name] = mlflow_parent.environment_file(event.environment)
 
-    def _rewind(self, event: Began) -> None:
-        """Points that are superseded stay in the run that they were written to; a new run takes over what still holds."""
+    def _note_best(self, trial: Trial, t: float) -> None:
+        """A metric that the user calls so is theirs."""
+        if trial.best is not None:
+            points = mlflow_parent.best_points(self.history.objective.name, trial.best, trial.best[1], _ms(t))
+            self._bests.setdefault(trial.number, []).extend(point for point in points if point[0] not in self._metrics)
+
+    def _rewind(self, event: Began) -> bool:
+        """Whether an attempt goes back: what is superseded stays in the run that it was written to, and a new run takes over
+        what still holds."""
         trial = self.history.trials[event.trial]
         if trial.step <= event.restored:
-            return
+            return False
         old = self._trial_update(trial)
         name = f"{task_name(trial.number)} (until attempt {event.attempt - 1}, superseded)"
         self._retired.append(
@@ -190,8 +242,10 @@ class Runs:
             )
         )
         self._generation[trial.number] = self._generation.get(trial.number, 0) + 1
-        self._rows[trial.number] = [row for row in trial.rows if row.step <= event.restored]
-        self._cuts.setdefault(trial.number, []).append(_ms(trial.rows[event.restored - 1].t) if event.restored else 0)
+        self._rows.pop(trial.number, None)
+        self._again.add(trial.number)
+        self._cuts.setdefault(trial.number, []).append(_ms(trial.curve.times[event.restored - 1]) if event.restored else 0)
+        return True
 
     def _trial_update(self, trial: Trial) -> RunUpdate:
         history = self.history
@@ -209,25 +263,30 @@ class Runs:
             tags["regrow.reason"] = trial.attempts[-1].message or "-"
         for change in trial.changes:  # parameters of a run cannot change in MLflow
             source = "" if change.source is None else f" with the weights of trial {change.source}"
-            tags[f"regrow.after_step_{change.step:06}"] = json.dumps(change.config)[:4000] + source
+            tags[f"regrow.after_step_{change.step:06}"] = json.dumps(change.config, ensure_ascii=False)[:4000] + source
         if trial.checkpoints:
             tags["regrow.checkpoint"] = self._address(trial.checkpoints[max(trial.checkpoints)].manifest)
         if trial.state is TrialState.FAILED and trial.attempts and trial.attempts[-1].trace:
             tags[mlflow_parent.NOTE_TAG] = _traceback(trial.attempts[-1].message, trial.attempts[-1].trace)
+        elif trial.revived:  # what is there of its failure would stay
+            failed = next((a for a in reversed(trial.attempts) if a.outcome == "failed"), trial.attempts[-1])
+            tags[mlflow_parent.NOTE_TAG] = f"It failed in attempt {failed.number} (*{failed.message}*) and was tried again."
         return RunUpdate(
             key=self.current_key(trial.number),
             name=name,
             start_ms=_ms(trial.attempts[0].t_started if trial.attempts else history.t_created),
             params={key: mlflow_parent.text(value) for key, value in trial.proposed.items()},
             tags=tags,
-            metrics=[
-                (metric, math.nan if value is None else value, row.step, _ms(row.t))
-                for row in self._rows.get(trial.number, ())
-                for metric, value in row.metrics.items()
-            ],
+            metrics=self._points(trial),
             status=status,
             end_ms=None if status == "RUNNING" else _ms(max(ended, default=history.t_created)),
         )
+
+    def _points(self, trial: Trial) -> Iterable[Point]:
+        bests = self._bests.get(trial.number, [])
+        if trial.number in self._again:
+            return _Logged(self._reports, max(0, self._since[trial.number] - 1), trial.number, tuple(trial.curve.runs), bests)
+        return [*(point for row in self._rows.get(trial.number, ()) for point in _points(row)), *bests]
 
     def _parent_update(self) -> RunUpdate:
         history, spec = self.history, self.history.spec
@@ -240,12 +299,36 @@ class Runs:
             tags["regrow.flow_run"] = history.opened.flow_run
         checkpoint = self._checkpoint[1] if self._checkpoint[0] == self._best else None
         tags |= mlflow_parent.best_tags(self._best, checkpoint)
-        tags[mlflow_parent.NOTE_TAG] = mlflow_parent.note(history, self._best, checkpoint, self._standing)
+        tags[mlflow_parent.NOTE_TAG] = mlflow_parent.note(history, self._best, checkpoint, self._standing, self._notes)
+        tags |= mlflow_parent.user_tags(self._notes)
         return RunUpdate(
             key=PARENT, name=spec.name, start_ms=_ms(history.t_created), parent=True, tags=tags, status=status,
-            params=mlflow_parent.settings(spec.to_json()), metrics=(), artifacts=dict(self._files),
+            params=mlflow_parent.settings(spec.to_json()), metrics=self._bests.get(PARENT, ()), artifacts=dict(self._files),
             end_ms=None if closed is None else _ms(closed.t),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """The points of a trial's curve when it had these runs, read from the log each time: there may be millions. Then `more`."""
+
+    reports: Reports
+    after: int
+    trial: int
+    runs: tuple[tuple[int, int], ...]
+    more: Sequence[Point]
+
+    def __iter__(self) -> Iterator[Point]:
+        for event in self.reports(self.after):
+            if event.trial == self.trial:
+                for row in counting(self.runs, event.attempt, event.rows):
+                    yield from _points(row)
+        yield from self.more
+
+
+def _points(row: Row) -> Iterator[Point]:
+    at = _ms(row.t)
+    return ((metric, math.nan if value is None else value, row.step, at) for metric, value in row.metrics.items())
 
 
 def _key(trial: int, generation: int) -> str:

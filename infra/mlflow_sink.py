@@ -11,10 +11,10 @@ import logging
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 from regrow.infra.mlflow_check import SERVER_ADVICE, check
 from regrow.infra.mlflow_file import make_sure_of
@@ -24,6 +24,8 @@ from regrow.tasks.errors import RegrowError, UserError
 __all__ = ["MlflowSink", "Recorded", "RunUpdate", "SinkRefused", "SinkUnavailable", "Status", "check"]
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+Point: TypeAlias = tuple[str, float, int, int]
+"""A metric's name, value, step and time in milliseconds since 1970."""
 
 # Tags by which a run is found again after a crash. They are the only link between MLflow and us.
 KEY_TAG: Final = "regrow.key"
@@ -64,7 +66,8 @@ class RunUpdate:
     `key` is ours and stable ("trial-12"; "experiment" for the parent); `name` is what MLflow shows. Times
     are milliseconds since 1970. `params` and `name` count on a run's first update only. A metric is (name,
     value, step, time), its value may be NaN or infinite; a point, once written, never changes its value or
-    time (a trial that rewinds goes on in a new run, and the old one is `deleted`). `status` None: as it
+    time (a trial that rewinds goes on in a new run, and the old one is `deleted`); there may be millions, so that they are
+    taken as they come, each time anew. `status` None: as it
     was. `end_ms` goes with a status that ends the run. `deleted`: a superseded lineage, soft-deleted, so
     kept and restorable but out of MLflow's default views. `artifacts` are files by their path below the run's.
     """
@@ -75,7 +78,7 @@ class RunUpdate:
     parent: bool = False
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
-    metrics: Sequence[tuple[str, float, int, int]] = ()
+    metrics: Iterable[Point] = ()
     status: Status | None = None
     end_ms: int | None = None
     deleted: bool = False
@@ -208,10 +211,15 @@ class MlflowSink:
         return self._writer
 
 
-def _writer(target: Target) -> Writer:
+def prepare_environment() -> None:
+    """Before mlflow is imported: it is to be quiet, and not to try for minutes by itself."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def _writer(target: Target) -> Writer:
+    prepare_environment()
     try:
         make_sure_of(target.tracking_uri)
     except OSError as error:

@@ -16,13 +16,17 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 
 from regrow.infra.mlflow_file import make_sure_of
+from regrow.infra.mlflow_parent import best_metric
 from regrow.infra.mlflow_sink import EXPERIMENT_TAG, legal_name
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
 _TICK = 0.1
+_APP = "regrow"
+"""Our name for `mlflow_page.py` in `pyproject.toml`."""
 
 
 @contextmanager
@@ -43,7 +47,9 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
             raise UserError(f"port {port} is in use; give another with --mlflow-port, or leave it out") from None
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mlflow", "server" ]
+    command = [sys.executable, "-m", "mlflow", "server"]
+    if entry_points(group="mlflow.app", name=_APP):  # not so where an older version of ours was installed for editing
+        command += ["--app-name", _APP]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     if artifacts is not None:
         command += ["--artifacts-destination", artifacts]
@@ -83,7 +89,7 @@ def runs_page(url: str, experiment: str, metric: str, mode: str, *, only: str | 
         return url
     view = {
         "workflowType": "machine_learning", "compareRunsMode": "CHART", "searchFilter": _trials_of(only),
-        "orderByKey": f"metrics.`{legal_name(metric)}`", "orderByAsc": "true" if mode == "min" else "false",
+        "orderByKey": f"metrics.`{legal_name(best_metric(metric))}`", "orderByAsc": "true" if mode == "min" else "false",
     }
     return f"{url}/#/experiments/{number}/runs?{urllib.parse.urlencode(view, quote_via=urllib.parse.quote)}"
 

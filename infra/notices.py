@@ -19,6 +19,7 @@ from typing import Any
 
 from regrow.infra.metadata import Cloud, Unanswered, cloud
 from regrow.tasks.errors import UserError
+from regrow.tasks.forking import handling
 
 Tell = Callable[[str, bool], None]
 
@@ -79,13 +80,12 @@ def _sigterm(tell: Tell, grace: float) -> Iterator[None]:
             except Empty:
                 os._exit(TERMINATED_EXIT)
 
-    before = signal.signal(signal.SIGTERM, handler)
     waiting = threading.Thread(target=wait, name="regrow-sigterm", daemon=True)
     waiting.start()
     try:
-        yield
+        with handling({signal.SIGTERM: handler}):
+            yield
     finally:
-        signal.signal(signal.SIGTERM, before)
         signals.put(False)
         waiting.join()
 

@@ -50,6 +50,20 @@ def provided(places: Places, name: str) -> Iterator[None]:
     _withdraw(guard, marker)
 
 
+def bequeath(places: Places, name: str) -> None:
+    """Once this process has ended, MLflow and Prefect are told what they do not know by then."""
+    marker = _marker(places, name)
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    guard = Guard(f"REGROW_OBITUARY={os.getpid()}")
+    guard.then(_command(places, name), unless_locked=places.lock(name), delay=DELAY_SECONDS)
+    _left_behind.append(guard)
+
+
+_left_behind: list[Guard] = []
+"""Guards that end with this process and not before."""
+
+
 def _withdraw(guard: Guard, marker: Path) -> None:
     marker.unlink(missing_ok=True)
     guard.finish()
@@ -81,7 +95,7 @@ def tell(places: Places, name: str, died: float) -> None:
             fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if places.alive(name) or name not in places.experiments():
                 return
-            opened = replay(places.known(name)).history.opened
+            opened = replay(places.known(name), name).opened
             if opened is None or opened.driver.partition(":")[0] != socket.gethostname():  # one on another machine goes on
                 return
             run = opened.flow_run

@@ -183,9 +183,7 @@ class _Trials:
         return TrialState.RUNNING if trial.attempts else TrialState.WAITING, None
 
     def _values(self, trial: Trial) -> list[float] | None:
-        if not trial.rows:
-            return None
-        row = trial.rows[views.standing_step(self._history, trial) - 1].metrics
+        row = trial.curve.metrics(views.standing_step(self._history, trial))
         values = [value for metric in self._metrics if (value := row.get(metric.name)) is not None]
         return values if len(values) == len(self._metrics) else None
 
@@ -193,7 +191,7 @@ class _Trials:
         """As a list, which optuna-dashboard looks for; Optuna reads it, too."""
         if not self._limits or not step:
             return {}
-        row = trial.rows[step - 1].metrics
+        row = trial.curve.metrics(step)
         return {_CONSTRAINTS_KEY: [min(limit.violation(row), _MOST) for limit in self._limits]}
 
     def _attributes(self, trial: Trial, step: int) -> dict[str, Json]:

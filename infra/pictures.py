@@ -83,14 +83,14 @@ def learning_curves(history: History) -> Figure | None:
                 places = series.thinned(trial.values, most)
                 mark = {"marker": ".", "markersize": 5} if len(trial.values) == 1 else {}
                 axes.plot(
-                    [trial.rows[p].step for p in places], [trial.values[p] for p in places], color=COLOURS[outcome],
+                    [p + 1 for p in places], [trial.values[p] for p in places], color=COLOURS[outcome],
                     linewidth=1.1, alpha=faint, label=label, solid_capstyle="round", **mark,
                 )
                 label = None
     if history.best is not None and (leader := history.trials[history.best]).best is not None:
         value, step = leader.best
         label = f"best: trial {leader.number}, {value:.5g}"
-        axes.plot([row.step for row in leader.rows], leader.values, color=BEST, linewidth=2.2, zorder=4, label=label)
+        axes.plot(range(1, leader.step + 1), leader.values, color=BEST, linewidth=2.2, zorder=4, label=label)
         axes.scatter([step], [value], s=150, marker="*", color=BEST, zorder=5)
     _whole(axes)
     _legend(axes)

@@ -1,7 +1,7 @@
 """Where everything of a state root lives. The only module that knows the names of files and folders in it.
 
 <state>/<experiment>/   log/ blobs/ manifests/ code/ control/: the experiment itself, all that must not be lost
-                        logs/: what its trials printed
+                        logs/: what its trials printed; notes/: what people noted of it
 <state>/.services/      the embedded Prefect server's and MLflow's files: rebuilt or not missed when deleted
 
 With the state in S3 the services' files are in a local folder: $REGROW_HOME/<bucket>-<hash of the URL>/, by default
@@ -17,26 +17,33 @@ import shlex
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from regrow.infra.log import Log
 from regrow.infra.presence import elsewhere
+from regrow.infra.rows import Rows
 from regrow.infra.stores import open_store
 from regrow.search.events import AnyEvent, Created, Opened, decode
+from regrow.search.history import History
 from regrow.search.options import nearest
-from regrow.search.planner import Planner
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Store
+from regrow.tasks.ports import Missing, Store
 
 if TYPE_CHECKING:
     from regrow.infra.stores.s3 import S3Store
 
 DEFAULT_STATE = "./.regrow"
+TOMBSTONE = "log/removed"
+"""The object that is written before an experiment is deleted, and deleted after all others: until then it is listed."""
 _LOOKS_TAKE_SECONDS = 0.5
 """Whoever looks whether an experiment runs holds its lock for an instant; who wants to run it must not trip over that."""
+
+
+class HalfRemoved(UserError):
+    """The experiment was being removed when that was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +137,30 @@ class Places:
         return open_store(self.address(experiment))
 
     def known(self, experiment: str) -> Store:
-        """The store of an experiment that is there. Raises UserError, naming those that are, for any other."""
+        """The store of an experiment that is there. Raises UserError, naming those that are, for any other.
+
+        HalfRemoved for one whose removal was begun.
+        """
+        self.has(experiment)
+        self.refuse_removed(experiment)
+        return self.store(experiment)
+
+    def refuse_removed(self, experiment: str) -> None:
+        """Raises HalfRemoved for an experiment whose removal was begun."""
+        if self.removal_begun(experiment):
+            rest = f"`{self.command('rm', experiment)}` removes the rest"
+            raise HalfRemoved(f"experiment {experiment!r} is half-removed, and cannot be used any more; {rest}")
+
+    def removal_begun(self, experiment: str) -> bool:
+        """Whether somebody began to remove the experiment; one that is gone altogether is not there."""
+        try:
+            self.store(experiment).read(TOMBSTONE)
+        except (Missing, ValueError):  # there is none, or it is no name of an experiment
+            return False
+        return True
+
+    def has(self, experiment: str) -> None:
+        """Raises UserError, naming those that are there, for an experiment of which nothing is."""
         if not self._has(experiment):
             there = self.experiments()
             hint = f"{near}; " if (near := nearest(experiment, there)).startswith("did") else ""
@@ -138,7 +168,17 @@ class Places:
                 f"there is no experiment {experiment!r} in {self.root} (there: {', '.join(there) or 'none'}); "
                 f"{hint}start one with `regrow run FILE`, or name another state root with --state"
             )
-        return self.store(experiment)
+
+    def size(self, experiment: str) -> tuple[int, int]:
+        """How many objects an experiment has, and their bytes; in a bucket by a request for each thousand of them."""
+        if self.remote:
+            return self._s3().below(experiment).size()
+        count = size = 0
+        for folder, _, files in os.walk(Path(self.root) / experiment):
+            for file in files:
+                with suppress(OSError):  # deleted meanwhile
+                    count, size = count + 1, size + os.lstat(os.path.join(folder, file)).st_size
+        return count, size
 
     @contextmanager
     def held(self, experiment: str) -> Iterator[None]:
@@ -222,44 +262,61 @@ def _unusable(root: Path | str, what: str, error: OSError) -> UserError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a log begins with, the last time it was opened, and its newest event; None each for an empty log."""
+    """What a log begins with, the last time it was opened, the last time by a driver that told its environment, and its newest
+    event; None each for none.
+    """
 
     created: Created | None
     opened: Opened | None
+    told: Opened | None
     last: AnyEvent | None
 
 
 def survey(store: Store) -> Survey:
     """Looks through a whole log once, and verifies it, without folding it. Raises CorruptLog."""
     first = last = None
-    opened = None
+    opened = told = None
     for _, lines in Log.read(store):
         for line in lines:
             first, last = first or line, line
             if b'"opened"' in line and isinstance(event := decode(line), Opened):
                 opened = event
+                told = event if event.environment else told
     created = decode(first) if first else None
     return Survey(
-        created=created if isinstance(created, Created) else None, opened=opened, last=decode(last) if last else None
+        created=created if isinstance(created, Created) else None, opened=opened, told=told, last=decode(last) if last else None
     )
 
 
 def read_events(store: Store) -> list[AnyEvent]:
-    """All events of a log, oldest first; empty if there is none. Raises CorruptLog."""
-    return [decode(line) for _, lines in Log.read(store) for line in lines]
+    """All events of a log, oldest first, for who has room for them; empty if there is none. Raises CorruptLog."""
+    return list(stream_events(store))
+
+
+def stream_events(store: Store) -> Iterator[AnyEvent]:
+    """The same, one by one."""
+    for _, lines in Log.read(store):
+        yield from map(decode, lines)
 
 
 def first_event(store: Store) -> AnyEvent | None:
     """The event that created the log, None for an empty log."""
-    return next((decode(line) for _, lines in Log.read(store) for line in lines), None)
+    return next(stream_events(store), None)
 
 
-def replay(store: Store) -> Planner:
-    """The planner as the log leaves it."""
-    planner = Planner()
-    for event in read_events(store):
-        planner.apply(event)
-    return planner
+def replay(store: Store, called: str | None = None) -> History:
+    """The history as the log leaves it. `called`: the experiment's name, if that is another one by now; None: as it has it."""
+    return replayed(store, called).history
+
+
+def replayed(store: Store, called: str | None = None) -> Rows:
+    """The same with the way to its rows."""
+    history = History(called)
+    for event in stream_events(store):
+        history.apply(event)
+    rows = Rows.logged(history, store)
+    rows.recall()
+    return rows
 
 
 def _locked(file: IO[str]) -> bool:

@@ -12,10 +12,13 @@ import asyncio
 import fcntl
 import gc
 import os
+import resource
+import signal
 import socket
 import sqlite3
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +42,9 @@ class Tenancy:
         # Held to the very end of the process and released after the server's own lock (the kernel closes files in the
         # order of their numbers): a user who comes while this server leaves must wait for it, not attach to it.
         low = os.open(users, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        self._users = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        high = 500 if most == resource.RLIM_INFINITY else min(500, most // 2)
+        self._users = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, high)
         os.close(low)
         self._server: uvicorn.Server | None = None
         threading.Thread(target=self._end_with_the_last_user, name="tenancy", daemon=True).start()
@@ -108,6 +113,9 @@ def main() -> None:
     arguments.add_argument("--template", type=Path, required=True)
     arguments.add_argument("--socket", type=int, required=True, help="an inherited listening socket")
     options = arguments.parse_args()
+    # It ends with its last user, who has things to tell it to the very end, also where everybody is told to end.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     tenancy = Tenancy(options.users)
 
     # Importing the server makes millions of objects that stay: collecting garbage meanwhile takes 0.65 s of
@@ -124,7 +132,14 @@ def main() -> None:
     app = create_app(final=True)
     gc.freeze()
     gc.enable()
-    server = uvicorn.Server(
+    class Server(uvicorn.Server):
+        """Leaves signals alone; see above."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    server = Server(
         uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=1)
     )
     tenancy.serve(server)

@@ -49,10 +49,15 @@ class Guard:
             self._guard.stdin.write(json.dumps(will).encode() + b"\n")
             self._guard.stdin.flush()
 
-    def finish(self) -> None:
-        """Kill at once what has the mark, and end the guard."""
+    def kill(self) -> None:
+        """Kill at once what has the mark."""
         if self._guard is not None:
             _kill(self._mark)
+
+    def finish(self) -> None:
+        """Kill at once what has the mark, and end the guard."""
+        self.kill()
+        if self._guard is not None:
             self._guard.communicate(b"finished")
             self._guard = None
 
@@ -72,6 +77,9 @@ def marked(mark: str) -> list[int]:
 
 
 def _watch(mark: str) -> None:
+    # Where everybody is told to end (systemd, slurm), this one is there to see to it that the others do.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # not ignored, which those that it starts would inherit
     said = sys.stdin.buffer.read()
     if said.endswith(b"finished"):
         return

@@ -6,6 +6,7 @@ MLflow may be away: then it tries again from the cursor that MLflow itself holds
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -15,12 +16,15 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from regrow.infra import mlflow_ending
+from regrow.infra import mlflow_ending, notes
+from regrow.infra.log import Segments, full
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import MlflowSink, SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, replay
+from regrow.infra.rows import reports
 from regrow.search.events import Began, Created, Opened, decode
 from regrow.search.history import History, specification
+from regrow.tasks.errors import RegrowError
 from regrow.tasks.mlflow_port import Tracked
 
 GATHER_SECONDS = 0.5
@@ -31,11 +35,10 @@ ASK_SECONDS = 1.0
 """How long a worker that asks for its trial's run keeps one of the actor's threads; then it asks again."""
 APART_SECONDS = 20.0
 """How long the recorder waits for what another process makes for it; then it makes that itself."""
+NOTES_SECONDS = (5.0, 30.0)
+"""Between looks at what people noted: in a folder, in a bucket."""
 THREADS = 32
 """Calls that the actor serves at a time."""
-
-Segments = list[tuple[int, list[bytes]]]
-
 
 class Recorder:
     """The actor's class. One thread follows and writes; `drained` waits for it."""
@@ -56,6 +59,7 @@ class Recorder:
         self._apart: Any = None
         self._begins = threading.Lock()
         self._changed = threading.Condition()
+        self._looked = -math.inf
         self._hurry = threading.Event()
         """Set while somebody waits: nothing is gathered, and MLflow is loaded however busy the machine is."""
         self._draining = False
@@ -103,7 +107,7 @@ class Recorder:
         if (elsewhere := self._made_apart()) is not None:
             files, _ = elsewhere
             return {name: files[file] for name in names if (file := mlflow_ending.picture_file(name)) in files}
-        history = replay(self._places.store(self._name)).history
+        history = replay(self._places.store(self._name), self._name)
         return {name: picture for name in names if (picture := self._album.draw(history, name)) is not None}
 
     def _run(self) -> None:
@@ -125,35 +129,61 @@ class Recorder:
 
     def _record(self) -> None:
         """Folds the log from its start, writes what lies beyond the cursor, and goes on until something fails."""
-        runs, after = Runs(partial(self._places.address, self._name)), 0
-        segments = self._follow(after)
-        # Loading MLflow takes 2.5 s of CPU, which the first trials of a sitting need more.
-        while not (self._hurry.is_set() or self._done.is_set() or _is_under_way(segments)):
-            segments += self._follow(segments[-1][0] if segments else 0)
-        sink = self._opened(segments)
+        store = self._places.store(self._name)
+        runs, after = Runs(partial(reports, store), partial(self._places.address, self._name)), 0
+        sink = self._opened()
         cursor, warming = sink.load().cursor or 0, mlflow_ending.warming_up()
         self._loaded = True
+        segments = self._follow(after)
         while not self._done.is_set():
             for number, lines in segments:
                 for line in lines:
-                    runs.apply(decode(line))
+                    runs.apply(decode(line), number)
                 if number <= cursor:
                     runs.skip()
                 after = number
-            if after > cursor and segments:
+            if self._look_at_notes(runs) or (after > cursor and segments):
                 self._write(sink, runs, cursor, after)
             self._answer(sink, runs)
             if after > self._written:
                 self._note(None, written=after)
-            if not self._draining:
-                next(warming, None)  # a little at a time: what is reported meanwhile does not wait long
-            self._hurry.wait(GATHER_SECONDS)
+            if not full(segments):
+                if not self._draining:
+                    next(warming, None)  # a little at a time: what is reported meanwhile does not wait long
+                self._hurry.wait(GATHER_SECONDS)
             segments = self._follow(after)
 
-    def _opened(self, segments: Segments) -> MlflowSink:
-        events = [event for _, lines in segments for event in map(decode, lines)]
-        created = next(event for event in events if isinstance(event, Created))
-        opened = next((event for event in reversed(events) if isinstance(event, Opened)), None)
+    def _look_at_notes(self, runs: Runs) -> bool:
+        """Whether there is something new that people noted; asked now and then, and before the last word."""
+        due = time.monotonic() - self._looked > NOTES_SECONDS[self._places.remote]
+        if not runs.history.trials or not (due or runs.history.closed is not None):
+            return False
+        self._looked = time.monotonic()
+        try:
+            return runs.noted(notes.read(self._places.store(self._name)))
+        except RegrowError:  # the store is away; next time
+            return False
+
+    def _opened(self) -> MlflowSink:
+        """Where it is to be written, once an attempt has begun: loading MLflow takes 2.5 s of CPU, which trials need more."""
+        created: Created | None = None
+        opened: Opened | None = None
+        after, under_way = 0, False
+        while True:
+            segments = self._follow(after)
+            for number, lines in segments:
+                after = number
+                for event in (decode(line) for line in lines if b'"reported"' not in line[:64]):
+                    match event:
+                        case Created():
+                            created = event
+                        case Opened():
+                            opened, under_way = event, False
+                        case Began():
+                            under_way = True
+            hurried = under_way or self._hurry.is_set() or self._done.is_set()
+            if created is not None and hurried and not full(segments):
+                break
         return MlflowSink(
             tracking_uri=self._uri, experiment_name=specification(created, opened).recorded_as, experiment_id=created.id,
             artifact_root=self._root,
@@ -161,7 +191,7 @@ class Recorder:
 
     def _write(self, sink: MlflowSink, runs: Runs, cursor: int, after: int) -> None:
         if runs.history.closed is None:
-            sink.write(runs.take(), after)
+            sink.write(runs.take(), max(cursor, after))
         else:
             sink.write(runs.take(), max(cursor, self._written))
             self._note("the report is being made")
@@ -205,7 +235,7 @@ class Recorder:
                     self._asked.discard((trial, attempt))
                     before = tuple((found, ms) for old, ms in runs.superseded(trial) if (found := sink.run_id(old)) is not None)
                     self._tracked[trial, attempt] = Tracked(
-                        run_id=run_id, experiment_id=sink.mlflow_experiment_id, reported=tuple(runs.metrics), superseded=before
+                        run_id=run_id, experiment_id=sink.mlflow_experiment_id, reported=runs.recorded, superseded=before
                     )
                 elif runs.is_over(trial, attempt):
                     self._asked.discard((trial, attempt))
@@ -235,16 +265,7 @@ class Recorder:
 
 
 def _last_word(places: Places, name: str) -> mlflow_ending.Made:
-    return mlflow_ending.made(replay(places.store(name)).history, places)
-
-
-def _is_under_way(segments: Segments) -> bool:
-    """Whether an attempt has begun since the log was last opened."""
-    for _, lines in reversed(segments):
-        for event in map(decode, reversed(lines)):
-            if isinstance(event, Began | Opened):
-                return isinstance(event, Began)
-    return False
+    return mlflow_ending.made(replay(places.store(name), name), places)
 
 
 class RayRecords:

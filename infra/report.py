@@ -8,7 +8,6 @@ lets no script run but its own two, and nothing be asked of any network.
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 from collections.abc import Iterator
@@ -25,7 +24,9 @@ from regrow.infra.figures import KINDS
 from regrow.infra.figures.look import template
 from regrow.infra.figures.series import short
 from regrow.infra.mlflow_parent import spec_file
+from regrow.infra.notes import NONE, Notes
 from regrow.infra.places import Places
+from regrow.infra.rows import Rows
 from regrow.search import cost, waste
 from regrow.search.history import History
 
@@ -35,12 +36,18 @@ FRONT = 20
 """Trials of the Pareto front that are listed."""
 
 
-def html(history: History, places: Places, *, alive: bool, now: float) -> str:
-    """The page. `alive`: whether the experiment runs; `now`: seconds since the epoch. Raises LookupError for an empty log."""
+def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes = NONE) -> str:
+    """The page. `alive`: whether the experiment runs; `now`: seconds since the epoch; `notes`: what people noted.
+
+    Raises LookupError for an empty log.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    figures, drawn = _figures(history)
+    from regrow.infra.figures.embedded import packed_plotly  # imports Plotly
+
+    history = found.history
+    figures, drawn = _figures(found)
     rows = report_rows.rows(history)
     data = {
         "name": history.spec.name, "figures": drawn, "light": template(), "dark": template(dark=True), **rows,
@@ -52,9 +59,10 @@ def html(history: History, places: Places, *, alive: bool, now: float) -> str:
         policy=Markup(_policy(script)),  # noqa: S704 - our own, made of a digest
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
-        plotly=Markup(_plotly()),  # noqa: S704 - base64
+        plotly=Markup(packed_plotly()),  # noqa: S704 - base64
         data=Markup(_embedded(data)),  # noqa: S704 - has no markup
-        head=_head(history, alive=alive, now=now),
+        head=_head(history, alive=alive, now=now), tags=notes.tags,
+        notes=[{"at": _moment(note.t)[0], "told": _moment(note.t)[1], "text": note.text} for note in notes.texts],
         tiles=list(_tiles(history, alive=alive, now=now)),
         states=[{"state": state.value, "count": count} for state, count in counts.items() if count],
         left=max(0, history.total - len(history.trials)),
@@ -66,11 +74,11 @@ def html(history: History, places: Places, *, alive: bool, now: float) -> str:
     )
 
 
-def _figures(history: History) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _figures(rows: Rows) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What the page says of each figure, and the figures themselves in Plotly's JSON, without the template that all share."""
     said, drawn = [], {}
     for name, kind in KINDS.items():
-        made = kind.figure(history)
+        made = kind.figure(rows)
         one: dict[str, Any] = {
             "name": name, "title": kind.TITLE, "reading": kind.READING, "nothing": kind.NOTHING, "whole": name in WHOLE,
             "drawn": made is not None, "note": "", "height": 0, "min_width": 0,
@@ -96,14 +104,6 @@ def _embedded(data: dict[str, Any]) -> str:
 @cache
 def _asset(name: str) -> str:
     return files("regrow.infra").joinpath("report_page", name).read_text()
-
-
-@cache
-def _plotly() -> str:
-    """Plotly's JavaScript: 4.8 MB, of which 2 MB are left so; the browser unpacks it in 30 ms."""
-    from plotly.offline import get_plotlyjs
-
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
 
 
 def _policy(script: str) -> str:
@@ -177,13 +177,13 @@ def _best(history: History, places: Places) -> dict[str, Any] | None:
     if view is None:
         return None
     trial = history.trials[view["trial"]]
-    row = trial.rows[view["step"] - 1]
+    metrics = trial.curve.shown(view["step"])
     kept = trial.checkpoint_at(view["step"])
     attempts, name = len(trial.attempts), history.spec.name
     return {
         "trial": trial.number, "metric": history.objective.name, "value": short(view["value"]), "step": view["step"],
         "how": f"of its {trial.step} ({trial.state.value}, {attempts} attempt{'' if attempts == 1 else 's'})",
-        "metrics": [(n, short(v)) for n, v in row.metrics.items()] if len(row.metrics) > 1 else [],
+        "metrics": [(n, short(v)) for n, v in metrics.items()] if len(metrics) > 1 else [],
         "config": yaml.safe_dump(view["config"], sort_keys=False, allow_unicode=True, width=100).rstrip("\n"),
         "checkpoint": places.address(name, kept.manifest) if kept is not None else None,
         "checkpoint_step": kept.step if kept is not None else 0, "save": places.command("best", name, "--save FOLDER"),
@@ -209,7 +209,7 @@ def _front(history: History, places: Places) -> dict[str, Any] | None:
 
 def _nothing(history: History) -> str:
     """Why there is no best trial."""
-    if history.spec.constraints and any(trial.rows for trial in history.trials):
+    if history.spec.constraints and any(trial.step for trial in history.trials):
         return f"No step met the constraints: {', '.join(history.spec.constraints)}."
     failed = [trial.failure for trial in history.trials if trial.failure is not None and trial.failure.message]
     if failed and failed[-1] is not None:

@@ -23,7 +23,7 @@ TRACE = 6000
 def rows(history: History) -> dict[str, Any]:
     """`columns`, `trials`, `traces` and `sorted_by`, the column by which the table is sorted at first (None: none)."""
     parameters = _parameters(history)
-    seen = dict.fromkeys(name for trial in history.trials for row in trial.rows[-1:] for name in row.metrics)
+    seen = dict.fromkeys(name for trial in history.trials for name in trial.curve.shown(trial.step))
     others = [name for name in seen if name != history.objective.name][:METRICS]
     down = history.objective.mode == "max"
     modes = {metric.name: metric.mode for metric in history.spec.metrics}
@@ -55,7 +55,7 @@ def _parameters(history: History) -> dict[str, bool]:
 
 def _trial(history: History, trial: Trial, others: list[str], parameters: list[str], traces: dict[str, int]) -> dict[str, Any]:
     value, step = trial.best if trial.best is not None else (None, None)
-    row = trial.rows[step - 1].metrics if step else trial.rows[-1].metrics if trial.rows else {}
+    row = trial.curve.shown(step or trial.step)
     config = series.settings(history, trial)
     seconds = [s for a in trial.attempts if (s := _seconds(history, a)) is not None]
     return {

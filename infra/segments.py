@@ -2,11 +2,12 @@
 
 A segment is a head line and its lines: `{"crc32":...,"head":{...}}`, then one JSON event a line. The head holds the
 length and CRC-32 of every line, so a damaged line is found without looking for line ends. A merged object is several
-segments one after the other, byte for byte.
+segments one after the other, byte for byte. A seal (`0000000012.seal`) lies beside the segment at which the log was closed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ import msgspec
 FORMAT = 1
 PREFIX = "log/"
 _NAME = re.compile(r"log/(\d{10})(?:-(\d{10}))?\.jsonl")
+_SEAL = re.compile(r"log/(\d{10})\.seal")
 
 
 class Extent(NamedTuple):
@@ -138,6 +140,28 @@ def extents(keys: Iterable[str]) -> list[Extent]:
     """What the objects of a listing hold; keys that are no log objects are left out."""
     matches = (_NAME.fullmatch(key) for key in keys)
     return [Extent(int(m[1]), int(m[2] or m[1])) for m in matches if m]
+
+
+def seal_key(number: int) -> str:
+    """The object that says that a log was closed at this segment."""
+    return f"{PREFIX}{number:010d}.seal"
+
+
+def seals(keys: Iterable[str]) -> list[int]:
+    """The segments at which the log was closed, by the objects of a listing, in order."""
+    return sorted(int(match[1]) for key in keys if (match := _SEAL.fullmatch(key)))
+
+
+def last_of(keys: Iterable[str]) -> int:
+    """The last segment that must be there, by a listing, 0 for none: also if only its seal is left."""
+    known = list(keys)
+    return max([0, *(extent.last for extent in extents(known)), *seals(known)])
+
+
+def sealed(number: int, lines: Sequence[bytes]) -> bytes:
+    """The bytes of a seal: which segment is the last one, and the SHA-256 of its lines."""
+    digest = hashlib.sha256(b"\n".join(lines)).hexdigest()
+    return msgspec.json.encode({"segment": number, "sha256": digest}) + b"\n"
 
 
 def cover(known: Iterable[Extent], after: int, end: int) -> tuple[list[Extent], int | None]:

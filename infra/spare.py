@@ -2,6 +2,7 @@
 
 Ray gives an idle process to the next task of the same runtime environment, and ends one that nobody used for a while; so
 a task that does nothing is sent now and then, which also starts the next spare once one was taken. About 100 MB a node.
+What a worker that died has left on its node is ended by the same task.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from regrow.infra import cluster
+from regrow.infra import cluster, descendants
 from regrow.infra.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.nodes import Nodes
 
@@ -62,5 +63,6 @@ def _touch(node_ids: Sequence[str], waiting: dict[str, Any]) -> None:
 
 @ray.remote(num_cpus=0, max_retries=0)
 def _be_ready() -> None:
+    descendants.end_orphans()
     for module in TRIAL_MODULES:
         importlib.import_module(module)

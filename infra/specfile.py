@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,66 @@ import yaml
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+from regrow.tasks.trainable import functions
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice instead of keeping the last."""
+    """Safe YAML that refuses a key given twice instead of keeping the last, and reads plain scalars as YAML 1.2 does.
+
+    PyYAML is of YAML 1.1, where 1e-4 is text, 12:30 the number 750 and 2024-01-01 a date. `yes`, `no`, `on` and `off` are
+    booleans in 1.1 and text in 1.2: whichever was taken, some would train something else than they wrote, so they are refused.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - a class's own, as PyYAML looks for it in the class
+        first: [one for one in resolvers if one[0].rpartition(":")[2] not in ("bool", "int", "float", "timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_PLAIN = {
+    "bool": (r"(?i:true|false|yes|no|on|off)", "tTfFyYnNoO"),
+    "int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?i:inf))|\.(?i:nan)",
+        "-+.0123456789",
+    ),
+}
+"""The form of a plain scalar by what it is read as, and the signs that it may begin with."""
+for _kind, (_form, _first) in _PLAIN.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around what `_Loader` or another reader would not take for text."""
+
+
+for _kind, (_form, _first) in _PLAIN.items():
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first))
+
+
+def write_spec(data: dict[str, Any]) -> bytes:
+    """A specification's plain data as a file that `read_spec` reads the same from."""
+    written: bytes = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None, encoding="utf-8"
+    )
+    return written
+
+
+class _Unclear(yaml.constructor.ConstructorError):
+    """What is YAML, but may mean two things."""
+
+
+def _boolean(_loader: _Loader, node: yaml.ScalarNode) -> bool:
+    written = node.value.lower()
+    if written in ("true", "false"):
+        return bool(written == "true")
+    meant = "true" if written in ("yes", "on") else "false"
+    hint = f'write {meant}, or "{node.value}" in quotes if the text is meant'
+    problem = f"{node.value}: is {meant} to some and text to others; {hint}"
+    raise _Unclear(None, None, problem, node.start_mark)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:bool", _boolean)
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -62,22 +119,53 @@ def read_spec(path: Path) -> Spec:
     folder = data.get("working_dir")
     if folder is None or isinstance(folder, str):
         data = {**data, "working_dir": str((path.parent / Path(folder or ".").expanduser()).resolve())}
-    spec = Spec.parse(data, where=str(path))
-    if not Path(spec.working_dir or ".").is_dir():
-        raise SpecError(
-            key="working_dir", value=folder, problem=f"there is no folder {spec.working_dir}",
-            hint="write it relative to the specification's folder",
-        ).at(str(path))
+    try:
+        return _checked(data, folder, Path(data["working_dir"]) if isinstance(data.get("working_dir"), str) else path.parent)
+    except SpecError as error:
+        raise located(error, path) from None
+
+
+def located(error: SpecError, path: Path) -> SpecError:
+    """The error with its place in a file, `sweep.yaml:7`: of its key, or of what of that is there; else the file alone."""
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        node = None
+    line = _line(node, error.key.split("."))
+    return error.at(str(path) if line is None else f"{path}:{line}")
+
+
+def _line(node: yaml.Node | None, path: list[str]) -> int | None:
+    """The line of the key at a path below a node, or of the last one on the way to it; None if not even the first is there."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if path and isinstance(key, yaml.ScalarNode) and key.value == path[0]:
+                below = _line(value, path[1:])
+                return int(key.start_mark.line) + 1 if below is None else below
+    if isinstance(node, yaml.SequenceNode) and path and path[0].isdigit() and int(path[0]) < len(node.value):
+        item = node.value[int(path[0])]
+        below = _line(item, path[1:])
+        return int(item.start_mark.line) + 1 if below is None else below
+    return None
+
+
+def _checked(data: dict[str, Any], written: Any, folder: Path) -> Spec:
+    """The specification, whose code lies in `folder`, written as `written`. Raises SpecError."""
+    place, _, name = data["trainable"].partition(":") if isinstance(data.get("trainable"), str) else ("", "", "x")
+    if place.endswith(".py") and not name and (folder / place).is_file():
+        names = functions(folder / place)
+        hint = f"write {' or '.join(f'{place}:{one}' for one in names) or 'file.py:function'}"
+        raise SpecError("trainable", data["trainable"], "names no function or class", hint)
+    spec = Spec.parse(data)
+    if not folder.is_dir():
+        problem, hint = f"there is no folder {folder}", "write it relative to the specification's folder"
+        raise SpecError(key="working_dir", value=written, problem=problem, hint=hint)
     if spec.trainable == "pickled":
-        raise SpecError(
-            key="trainable", value=spec.trainable, problem="is for experiments from Python", hint="write file.py:function"
-        ).at(str(path))
-    place = spec.trainable.partition(":")[0]
-    if place.endswith(".py") and not Path(spec.working_dir or ".", place).is_file():
-        raise SpecError(
-            key="trainable", value=spec.trainable, problem=f"there is no file {Path(spec.working_dir or '.', place)}",
-            hint="write it relative to the specification's folder",
-        ).at(str(path))
+        problem, hint = "is for experiments from Python", "write file.py:function"
+        raise SpecError(key="trainable", value=spec.trainable, problem=problem, hint=hint)
+    if place.endswith(".py") and not (folder / place).is_file():
+        problem, hint = f"there is no file {folder / place}", "write it relative to the specification's folder"
+        raise SpecError(key="trainable", value=spec.trainable, problem=problem, hint=hint)
     return spec
 
 
@@ -95,4 +183,6 @@ def _invalid(path: Path, error: yaml.YAMLError) -> UserError:
         tag = problem.rpartition(" ")[2].strip("'").replace("tag:yaml.org,2002:", "!!")
         problem = f"the tag {tag} is not taken; write plain values"
     where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+    if isinstance(error, _Unclear):
+        return UserError(f"{where}: {problem}")
     return UserError(f"{where}: not valid YAML: {problem}")

@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from regrow.infra.exports.files import as_written
 from regrow.search.domains import Choice, Constant, Float, Int, Json, Normal
 from regrow.search.simulator import Availability, availability
 from regrow.search.space import Parameter
@@ -28,10 +29,13 @@ class Table:
     """A table of curves: a CSV file, gzipped if its name says so, one line a configuration and step.
 
     Its columns are the parameters by their (dotted) names, `step` from 1, the metrics, and `seconds`, which each step took (1
-    where that column is missing). A configuration that is not there is answered by its nearest neighbour: as many choices in
-    common as possible (constants that have a column are choices of one), then the smallest Euclidean distance in the unit cube
-    of the space, logarithmic ranges measured in their logarithm; then the one that comes first. Raises UserError for a file
-    that cannot be used, naming line and column.
+    where that column is missing). What `regrow trials NAME --history --csv` writes is such a table: there parameters and metrics
+    have `config.` and `metrics.` before their names, each trial is a curve, and other columns are passed over.
+
+    A configuration that is not there is answered by its nearest neighbour: as many choices in common as possible (constants
+    that have a column are choices of one), then the smallest Euclidean distance in the unit cube of the space, logarithmic
+    ranges measured in their logarithm; then the one that comes first. Raises UserError for a file that cannot be used, naming
+    line and column.
     """
 
     def __init__(self, path: Path, spec: Spec, *, scale: float = 1.0) -> None:
@@ -47,20 +51,28 @@ class Table:
         with _opened(path) as file:
             reader = csv.DictReader(file)
             named = reader.fieldnames or []
+            exported = any(name.startswith("metrics.") for name in named)
+            self._above, above = ("config.", "metrics.") if exported else ("", "")
             # A constant, too, selects in a table that has it.
-            self._choices += [p for p in spec.space.flat if isinstance(p.domain, Constant) and p.name in named]
-            columns = [p.name for p in (*self._ranges, *self._choices)]
-            wanted = (*columns, "step", *(m.name for m in spec.metrics), *(limit.metric for limit in spec.limits))
-            missing = [name for name in wanted if name not in named]
+            self._choices += [p for p in spec.space.flat if isinstance(p.domain, Constant) and self._above + p.name in named]
+            columns = [self._above + p.name for p in (*self._ranges, *self._choices)]
+            self._wanted = {m.name for m in spec.metrics} | {limit.metric for limit in spec.limits}
+            missing = [name for name in (*columns, "step", *(above + n for n in sorted(self._wanted))) if name not in named]
             if missing:
                 raise UserError(f"{path}: there is no column {missing[0]!r} (there are: {', '.join(named)})")
-            metrics = [name for name in named if name not in (*columns, "step", "seconds")]
+            own = {*columns, "step", "seconds"}
+            metrics = {name.removeprefix(above): name for name in named if name not in own and name.startswith(above)}
+            curve = ["trial"] if "trial" in named and exported else columns
             lines = enumerate(reader, start=2)
-            for _, group in itertools.groupby(lines, key=lambda line: [line[1][name] for name in columns]):
+            for _, group in itertools.groupby(lines, key=lambda line: [line[1][name] for name in curve]):
                 rows = list(group)
                 first = rows[0]
+                for line, row in rows:
+                    if any(row[name] != first[1][name] for name in columns):
+                        changed = "changes its configuration; only trials that keep theirs are curves of a table"
+                        raise UserError(f"{path}, line {line}: trial {row['trial']} {changed}")
                 points.append([self._cell(*first, p) for p in self._ranges])
-                kinds.append([_word(first[1][p.name]) for p in self._choices])
+                kinds.append([_word(as_written(first[1][self._above + p.name] or "") or None) for p in self._choices])
                 self._curves.append([self._step(place, *row, metrics) for place, row in enumerate(rows, start=1)])
         if not self._curves:
             raise UserError(f"{path}: there is no configuration in it")
@@ -96,14 +108,16 @@ class Table:
         return self._found[key]
 
     def _step(
-        self, place: int, line: int, row: Mapping[str, str], metrics: list[str]
+        self, place: int, line: int, row: Mapping[str, str], metrics: Mapping[str, str]
     ) -> tuple[dict[str, float], float]:
         if self._number(line, row, "step") != place:
             raise UserError(f"{self._path}, line {line}: step {row['step']} where {place} should come (steps ascend from 1)")
         seconds = self._number(line, row, "seconds") if row.get("seconds") else 1.0
         if not seconds >= 0:
             raise UserError(f"{self._path}, line {line}: seconds is {seconds:g}, below 0")
-        return {name: self._number(line, row, name) for name in metrics}, seconds * self._scale
+        # What was not reported at a step, or not finite, is an empty cell: nothing for those metrics that are only looked at.
+        there = {name: column for name, column in metrics.items() if name in self._wanted or row[column] != ""}
+        return {name: self._number(line, row, column) for name, column in there.items()}, seconds * self._scale
 
     def _number(self, line: int, row: Mapping[str, str], name: str) -> float:
         if row[name] is None:
@@ -118,11 +132,12 @@ class Table:
 
     def _cell(self, line: int, row: Mapping[str, str], parameter: Parameter) -> float:
         """The coordinate of a parameter in a row; one that is not active has an empty cell."""
-        if not row[parameter.name]:
+        name = self._above + parameter.name
+        if not row[name]:
             return 0.5
-        number = self._number(line, row, parameter.name)
+        number = self._number(line, row, name)
         if isinstance(parameter.domain, Float | Int) and parameter.domain.log and number <= 0:
-            raise UserError(f"{self._path}, line {line}: {parameter.name} is {number:g}, which has no logarithm")
+            raise UserError(f"{self._path}, line {line}: {name} is {number:g}, which has no logarithm")
         return self._coordinate(parameter, number)
 
     @staticmethod
@@ -175,7 +190,7 @@ def _word(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, list | dict):
-        return json.dumps(value).lower()
+        return json.dumps(value, ensure_ascii=False).lower()
     try:
         return repr(float(value))  # type: ignore[arg-type]  # it is tried
     except (TypeError, ValueError):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any
 
+from regrow.infra.notes import Notes
 from regrow.infra.places import Places
+from regrow.infra.rows import Sorted
+from regrow.infra.sources import changes, code_changed
 from regrow.search import cost, waste
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
@@ -40,12 +44,7 @@ def standing_step(history: History, trial: Trial) -> int:
     """The step whose metrics stand for a trial, 0 before the first: that of its best value; the last one where there are several
     metrics; where no step met the constraints, that of the best of them.
     """
-    if len(history.spec.metrics) > 1 or not trial.values:
-        return trial.step
-    if trial.best is not None:
-        return trial.best[1]
-    value = max(trial.values) if history.objective.mode == "max" else min(trial.values)
-    return trial.values.index(value) + 1
+    return trial.step if len(history.spec.metrics) > 1 else trial.curve.standing
 
 
 def checkpoint(history: History, trial: Trial, places: Places | None = None) -> str | None:
@@ -67,7 +66,7 @@ def front(history: History) -> list[dict[str, Any]]:
     return [
         {
             "trial": number,
-            "metrics": {name: history.trials[number].rows[-1].metrics[name] for name in names},
+            "metrics": {name: history.trials[number].curve.column(name)[-1] for name in names},
             "config": history.spec.space.nest(history.trials[number].config),
         }
         for number in history.front
@@ -93,8 +92,10 @@ def repeats(history: History) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: (sign * one["mean"], one["trials"]))
 
 
-def show(history: History, *, alive: bool, now: float) -> dict[str, Any]:
-    """The whole experiment, as `regrow show NAME --json` prints it. `now` is seconds since the epoch."""
+def show(history: History, *, alive: bool, now: float, notes: Notes | None = None) -> dict[str, Any]:
+    """The whole experiment, as `regrow show NAME --json` prints it. `now` is seconds since the epoch; `notes` None: it has
+    no place where there could be any.
+    """
     spec = history.spec
     return {
         "name": spec.name,
@@ -113,7 +114,36 @@ def show(history: History, *, alive: bool, now: float) -> dict[str, Any]:
         "slot_hours": round(hours := cost.slot_hours(history, now if alive else history.t_last), 6),
         "cost": None if (money := cost.money(history, hours)) is None else round(money, 6),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
+        "sessions": sessions(history),
+        **({} if notes is None else notes.view()),
     }
+
+
+def sessions(history: History) -> list[dict[str, Any]]:
+    """By session: when it began (seconds since the epoch), which code it ran, and which files of that were otherwise than in the
+    one before. What was not told is None.
+    """
+    found: list[dict[str, Any]] = []
+    before: Mapping[str, Any] = {}
+    for opened in history.openings:
+        environment = opened.environment
+        git, code = environment.get("git", {}), environment.get("code", {})
+        found.append(
+            {
+                "began": opened.t, "commit": git.get("commit"), "dirty": git.get("dirty"), "file": code.get("file"),
+                "file_sha256": code.get("sha256"), "working_dir_sha256": code.get("working_dir_sha256"),
+                "changed": changes(before, environment), "retry_failed": opened.retry_failed,
+            }
+        )
+        before = environment or before
+    return found
+
+
+def code_line(history: History) -> str | None:
+    """A line about what of the code changed last, and when; None if it never did."""
+    told = [opened for opened in history.openings if opened.environment]
+    lines = [code_changed(before, after.environment) for before, after in pairwise(told)]
+    return next((line for line in reversed(lines) if line is not None), None)
 
 
 def trial_view(history: History, trial: Trial) -> dict[str, Any]:
@@ -161,8 +191,7 @@ def schedule(history: History, number: int, until: int) -> dict[str, Any]:
     }
 
 
-def points(history: History) -> Iterator[dict[str, Any]]:
+def points(found: Sorted) -> Iterator[dict[str, Any]]:
     """Every (trial, step) once, with the attempt that reported it and its metrics."""
-    for trial in history.trials:
-        for row, attempt in zip(trial.rows, trial.lineage, strict=True):
-            yield {**row.metrics, "trial": trial.number, "step": row.step, "attempt": attempt}
+    for number, attempt, row in found:
+        yield {**row.metrics, "trial": number, "step": row.step, "attempt": attempt}

@@ -1,18 +1,25 @@
 """regrow: machine-learning experiments that cannot be lost. `import regrow as rg`.
 
-The names below are the public API; everything else may change.
+The names below are the public API; everything else may change. Each is imported when it is first asked for: a script that
+only calls `report`, and may run many times, starts as quickly as without it.
 """
 
-from regrow.experiment import Experiment
-from regrow.records import AttemptResult, BestResult, TrialResult
-from regrow.result import Result
-from regrow.result import open as open  # noqa: A004 - it is called rg.open; not in __all__, so that `import *` hides no builtin
-from regrow.search.errors import SpecError
-from regrow.search.space import choice, constant, grid, logint, loguniform, normal, quniform, randint, uniform
-from regrow.search.spec import Spec
-from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.trainable import Trainable
-from regrow.tasks.trial import Trial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from regrow.tasks.script import report
+
+if TYPE_CHECKING:
+    from regrow.experiment import Experiment
+    from regrow.records import AttemptResult, BestResult, TrialResult
+    from regrow.result import Result
+    from regrow.result import open as open  # noqa: A004 - it is called rg.open; not in __all__, so that `import *` hides no builtin
+    from regrow.search.errors import SpecError
+    from regrow.search.space import choice, constant, grid, logint, loguniform, normal, quniform, randint, uniform
+    from regrow.search.spec import Spec
+    from regrow.tasks.errors import RegrowError, UserError
+    from regrow.tasks.trainable import Trainable
+    from regrow.tasks.trial import Trial
 
 __all__ = [
     "AttemptResult",
@@ -34,5 +41,35 @@ __all__ = [
     "normal",
     "quniform",
     "randint",
+    "report",
     "uniform",
 ]
+
+_PLACES = {
+    "regrow.experiment": ("Experiment",),
+    "regrow.records": ("AttemptResult", "BestResult", "TrialResult"),
+    "regrow.result": ("Result", "open"),
+    "regrow.search.errors": ("SpecError",),
+    "regrow.search.space": (
+        "choice", "constant", "grid", "logint", "loguniform", "normal", "quniform", "randint", "uniform",
+    ),
+    "regrow.search.spec": ("Spec",),
+    "regrow.tasks.errors": ("RegrowError", "UserError"),
+    "regrow.tasks.trainable": ("Trainable",),
+    "regrow.tasks.trial": ("Trial",),
+}
+_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """Imports a public name (PEP 562)."""
+        if name not in _PLACE_OF:
+            raise AttributeError(f"module 'regrow' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACE_OF})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.places import Places
+from regrow.infra import notes
+from regrow.infra.places import Places, replay
 from regrow.result import Result
-from regrow.search.spec import Spec
+from regrow.search.history import History
+from regrow.search.spec import COMMAND, Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Exists, Store
 from regrow.tasks.trial import Trial
@@ -21,38 +23,57 @@ class Experiment:
     """A trainable and the specification around it.
 
     `trainable` is a function of a Trial, a class with setup and step, or text such as "file.py:function"; functions and
-    classes are pickled by value into the experiment's state. The other arguments are the keys of the YAML form.
+    classes are pickled by value into the experiment's state. None: `command=[...]` is given in its place. The other
+    arguments are the keys of the YAML form.
     Raises SpecError for what is wrong with them.
     """
 
     def __init__(
-        self, trainable: Callable[[Trial], object] | type | str, *, space: Mapping[str, Any], metric: str, mode: str,
-        name: str | None = None, **options: Any,
+        self, trainable: Callable[[Trial], object] | type | str | None = None, *, space: Mapping[str, Any], metric: str,
+        mode: str, name: str | None = None, **options: Any,
     ) -> None:
         self._object = None if isinstance(trainable, str) else trainable
-        path = trainable if isinstance(trainable, str) else "pickled"
+        path = trainable if isinstance(trainable, str) else COMMAND if trainable is None else "pickled"
         chosen = name or getattr(trainable, "__name__", "experiment").replace("<lambda>", "experiment")
         given = {"name": chosen, "trainable": path, "space": dict(space), "metric": metric, "mode": mode, **options}
         given.setdefault("working_dir", str(_folder()))
         self.spec = Spec.parse(given)
 
-    def run(self, *, trials: int | None = None, quiet: bool = False) -> Result:
+    def run(self, *, trials: int | None = None, quiet: bool = False, retry_failed: bool = False) -> Result:
         """Runs the experiment, or goes on with it if its state root has it; returns when the sitting has ended.
 
-        `trials`: a new total, None: as specified. Raises UserError for an environment in which it cannot run.
+        `trials`: a new total, None: as specified. `retry_failed`: trials that have failed by now are tried again, from their
+        last checkpoints; without any it changes nothing. In a notebook one table in the cell shows how it stands, and
+        interrupting the kernel is Ctrl-C: running attempts save a checkpoint, and running the cell again goes on.
+        Raises UserError for an environment in which it cannot run.
         """
-        from rich.console import Console
-
         from regrow.cli.live import Live
+        from regrow.cli.live.output import Terminal
         from regrow.launch import launch
+        from regrow.notebook import NotebookViewer, in_notebook
 
         places = Places.at(self.spec.state).writable()
         code = None if self._object is None else _store(places.store(self.spec.name), self._object)
-        live = Live(Console(highlight=False), quiet=quiet)
+        cell = NotebookViewer(quiet=quiet) if in_notebook() else None
+        store = places.store(self.spec.name)
+        live = Live(Terminal(highlight=False), quiet=quiet, notes=lambda: notes.read(store), viewer=cell)
         launch(
-            self.spec.name, spec=self.spec, places=places, trials=trials, code=code, watch=live.watch, announce=live.announce
+            self.spec.name, spec=self.spec, places=places, trials=trials, code=code, retry_failed=retry_failed,
+            watch=live.watch, announce=live.announce,
         )
+        if cell is not None:
+            live.finish(store)
+            cell.end(_last_lines(replay(store, self.spec.name), places))
         return Result(places, self.spec.name)
+
+
+def _last_lines(history: History, places: Places) -> Iterator[str]:
+    """How it ended, and how to go on from a notebook."""
+    from regrow.cli.text import ending
+
+    yield from ending(history, places)
+    if history.closed is not None and history.closed.status in ("interrupted", "stopped"):
+        yield "or run this cell again"
 
 
 def _store(store: Store, trainable: object) -> str:

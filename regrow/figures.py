@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regrow.search.history import History
+from regrow.infra.rows import Rows
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 class Figures:
     """The figures of the report, each as a function that returns a Plotly figure.
 
-    A notebook shows it; `figure.write_html(file)` and `figure.write_image(file)` (with the extra `png`) save it. Each
-    raises UserError, saying why, where there is nothing to draw; `all` leaves those out.
+    A notebook shows it, and keeps it with all that a browser needs (2 MB each), also in what nbconvert makes of it.
+    `figure.write_html(file)` and `figure.write_image(file)` (with the extra `png`) save it. Each raises UserError, saying why,
+    where there is nothing to draw; `all` leaves those out.
     """
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
 
     def all(self) -> dict[str, Figure]:
         """Every figure that has something to show, by name, in the order of the report."""
         from regrow.infra import figures
+        from regrow.infra.figures.embedded import EmbeddedFigure
 
-        made = {name: figures.figure(self._history, name) for name in figures.KINDS}
-        return {name: figure for name, figure in made.items() if figure is not None}
+        made = {name: figures.figure(self._rows, name) for name in figures.KINDS}
+        return {name: EmbeddedFigure(figure) for name, figure in made.items() if figure is not None}
 
     def optimization_history(self) -> Figure:
         """The value of each trial, and the best so far."""
@@ -74,8 +76,9 @@ class Figures:
 
     def _made(self, name: str) -> Figure:
         from regrow.infra import figures
+        from regrow.infra.figures.embedded import EmbeddedFigure
 
-        figure = figures.figure(self._history, name)
+        figure = figures.figure(self._rows, name)
         if figure is None:
             raise UserError(f"there is no figure {name!r} to draw: {figures.KINDS[name].NOTHING}")
-        return figure
+        return EmbeddedFigure(figure)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import shlex
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,24 +15,30 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from regrow.flows.interrupts import interrupts
 from regrow.infra import metadata, prefect_server
 from regrow.infra.environment import begin_collecting
 from regrow.infra.experiments import Prepared, make_importable, prepare
-from regrow.infra.joining import environment, joined, slots, warm_up
+from regrow.infra.joining import check_room, environment, joined, slots, warm_up
 from regrow.infra.mlflow_catch_up import is_recorded, record_missing
 from regrow.infra.mlflow_check import check as check_mlflow
 from regrow.infra.mlflow_sink import SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, survey
 from regrow.infra.quiet import QUIET
+from regrow.infra.surroundings import direct, raise_file_limit
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.spec import Spec
 from regrow.tasks.addresses import shown
+from regrow.tasks.command import INTERPRETERS
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.mlflow_calls import nowhere
 from regrow.tasks.traces import in_a_line, user_trace
-from regrow.tasks.trainable import adapt, find, glance, locate
+from regrow.tasks.trainable import adapt, as_a_script, find, glance, locate, parsed
 from regrow.tasks.variables import within
+
+_READERS = (*INTERPRETERS, "bash", "sh", "zsh", "dash", "node", "perl", "Rscript", "julia", "ruby")
+"""Programs whose first argument is a script, if it is no option."""
 
 
 def launch(
@@ -40,6 +48,7 @@ def launch(
     places: Places,
     trials: int | None = None,
     code: str | None = None,
+    retry_failed: bool = False,
     watch: Any = None,
     prefect_port: int | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -49,9 +58,11 @@ def launch(
     Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
     coordinator while the experiment runs, `announce` a line now and then before it. Raises UserError or SpecError.
     """
-    prepared = prepare(places, name, spec, trials=trials, code=code)
+    prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
+    if prepared.failed == 0:
+        announce(f"no trial of {name} has failed: there is none to be tried again")
     if prepared.nothing_left:
-        announce(f"{name} is finished already")
+        announce(f"{name} has failed already" if prepared.ended == "failed" else f"{name} is finished already")
         for change in prepared.changes:
             announce(f"not taken over, as nothing is left to do: {change}")
         _catch_up(places, name, announce)
@@ -59,20 +70,25 @@ def launch(
     glance_at(prepared.spec)
     check_search(prepared.spec)
     environment(prepared.spec)
+    check_room(prepared.spec)
     metadata.cloud(os.environ)
     places.writable()
-    begin_collecting(prepared.folder)
+    raise_file_limit()
+    begin_collecting(prepared.folder, prepared.spec.program)
     check_mlflow(places.mlflow_uri, 5.0)
+    if prepared.spec.endless:
+        most = f"at most {prepared.spec.most_steps:,} steps"
+        announce(f"nothing ends a trial: max_steps and stop are not given, so each runs until your function returns ({most})")
     # The user's home is left alone unless the user has a Prefect server of their own, whose settings are there.
     retries = {"PREFECT_CLIENT_MAX_RETRIES": os.environ.get("PREFECT_CLIENT_MAX_RETRIES", "3")}  # 14 s in all; else a minute
-    with _environment({**QUIET, **prefect_server.CLIENT_ENVIRONMENT, **retries}):
+    with interrupts(), _environment({**QUIET, **prefect_server.CLIENT_ENVIRONMENT, **retries, **direct(os.environ)}):
         home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
         server = prefect_server.begin(places.prefect_home, port=prefect_port)
         try:
             if not server.server.embedded:
                 server.wait()  # a wrong address is told before anything else is started
             with _environment({**home, **server.server.environment()}):
-                _run(prepared, server, name, spec, trials, code, watch, announce)
+                _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce)
         finally:
             server.close()
 
@@ -89,8 +105,8 @@ def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> Non
 
 
 def _run(
-    prepared: Prepared, server: Any, name: str, spec: Spec | None, trials: int | None, code: str | None, watch: Any,
-    announce: Callable[[str], None],
+    prepared: Prepared, server: Any, name: str, spec: Spec | None, trials: int | None, code: str | None, retry_failed: bool,
+    watch: Any, announce: Callable[[str], None],
 ) -> None:
     # Importing Prefect takes 1.5 s, in which Ray's processes start. Two threads must not import the same thing, as
     # Python then may hand out a half-made module: what both need comes before, and Ray is used only after.
@@ -117,7 +133,7 @@ def _run(
         announce(f"MLflow:  {shown(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
         parameters = {
             "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
-            "state": prepared.places.root, "trials": trials, "code": code,
+            "state": prepared.places.root, "trials": trials, "code": code, "retry_failed": retry_failed,
         }
         found = survey(prepared.store)
         created, last = found.created, found.last
@@ -206,9 +222,32 @@ def check_search(spec: Spec) -> None:
 
 def glance_at(spec: Spec) -> None:
     """What can be said of the trainable without importing it. Raises SpecError, and UserCodeError for a syntax error."""
-    if spec.trainable != "pickled" and (file := locate(spec.trainable, spec.working_dir)) is not None:
-        with _user_code(spec):
+    if spec.command:
+        glance_at_command(spec)
+    elif spec.trainable != "pickled" and (file := locate(spec.trainable, spec.working_dir)) is not None:
+        with _user_code("trainable", spec.trainable):
             glance(file, spec.trainable)
+
+
+def glance_at_command(spec: Spec) -> None:
+    """Whether the program and the script that it is to read are there. Raises SpecError, and UserCodeError for a syntax error."""
+    folder, (program, *arguments) = Path(spec.working_dir or "."), spec.command
+    path = {**os.environ, **environment(spec)}.get("PATH")
+    own = program in INTERPRETERS or "{" in program
+    if not own and shutil.which(str(folder / program) if "/" in program else program, path=path) is None:
+        there = (folder / program).is_file()
+        way = f"chmod +x {shlex.quote(str(folder / program))}"
+        hint = f"{way}, or put its interpreter before it" if there else "correct the name, or install it"
+        raise SpecError("command.0", program, "there is no such program" if not there else "cannot be run as it is", hint)
+    script = arguments[0] if arguments and program.rpartition("/")[2] in _READERS else "-"
+    if script.startswith("-") or "{" in script:
+        return
+    if not (folder / script).is_file():
+        hint = "write it relative to the specification's folder"
+        raise SpecError("command.1", script, f"there is no file {folder / script}", hint)
+    if program in INTERPRETERS:
+        with _user_code("command.1", script):
+            parsed(folder / script)
 
 
 def check_trainable(spec: Spec) -> None:
@@ -216,21 +255,24 @@ def check_trainable(spec: Spec) -> None:
 
     Raises SpecError, and UserCodeError for an exception of the user's own module.
     """
-    if spec.trainable != "pickled":
-        with _user_code(spec), nowhere():
+    if spec.trainable != "pickled" and not spec.command:
+        code = _user_code("trainable", spec.trainable)
+        with code, nowhere(), as_a_script(spec.trainable, spec.working_dir):
             adapt(find(spec.trainable, spec.working_dir), spec.trainable)
             if spec.stop.trial.function is not None:
                 find(spec.stop.trial.function, spec.working_dir)
 
 
 @contextmanager
-def _user_code(spec: Spec) -> Iterator[None]:
+def _user_code(key: str, value: str) -> Iterator[None]:
     try:
         yield
     except (UserError, SpecError):
         raise
     except (Exception, SystemExit) as error:
-        told = SpecError(key="trainable", value=spec.trainable, problem=f"cannot be imported: {in_a_line(error)}")
+        verb = "imported" if key == "trainable" else "run"
+        hint = 'put what is to run only as a script below `if __name__ == "__main__":`' if isinstance(error, SystemExit) else ""
+        told = SpecError(key=key, value=value, problem=f"cannot be {verb}: {in_a_line(error)}", hint=hint)
         raise UserCodeError(str(told), user_trace(error)) from error
 
 

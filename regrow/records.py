@@ -105,7 +105,7 @@ def best_result(history: History, places: Places, source: Checkpoints) -> BestRe
     trial = history.trials[found["trial"]]
     return BestResult(
         trial=found["trial"], value=found["value"], step=found["step"], config=found["config"],
-        metrics=dict(trial.rows[found["step"] - 1].metrics), _source=source,
+        metrics=dict(trial.curve.shown(found["step"])), _source=source,
         checkpoint=None if found["checkpoint"] is None else places.address(history.spec.name, found["checkpoint"]),
     )
 
@@ -117,7 +117,7 @@ def trial_result(history: History, trial: Trial, places: Places) -> TrialResult:
     name = history.spec.name
     return TrialResult(
         number=trial.number, state=trial.state.value, config=history.spec.space.nest(trial.config), value=value, step=step,
-        metrics=dict(trial.rows[standing - 1].metrics) if standing else {}, steps=trial.step,
+        metrics=dict(trial.curve.shown(standing)), steps=trial.step,
         started=trial.attempts[0].t_started if trial.attempts else None,
         ended=trial.attempts[-1].t_ended if trial.state.final and trial.attempts else None,
         checkpoints={s: places.address(name, saved.manifest) for s, saved in trial.checkpoints.items()},

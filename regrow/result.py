@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regrow.figures import Figures
-from regrow.infra import views
+from regrow.infra import notes, views
 from regrow.infra.log import Cut, Log
 from regrow.infra.places import Places
+from regrow.infra.rows import Rows
 from regrow.records import BestResult, TrialResult, best_result, trial_result
 from regrow.search.events import decode
 from regrow.search.history import History, Trial
@@ -43,7 +44,8 @@ class Result:
         self.name = name
         self._places = places
         self._store: Store = places.known(name)
-        self._history = History()
+        self._history = History(name)
+        self._rows = Rows.logged(self._history, self._store)
         self._segment = 0
         """The last segment of the log that was read to its end."""
         self._lines = 0
@@ -63,6 +65,7 @@ class Result:
         if cut:  # its writer died over it; who goes on from there says how much of it counts
             self._lines = cut[0].kept
             self._segment -= 1
+        self._rows.recall()
         self._trials = None
         return self
 
@@ -75,6 +78,16 @@ class Result:
     def status(self) -> str:
         """running, finished, stopped, interrupted or failed."""
         return views.status(self._history, alive=self._alive)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was noted of it (`regrow note`), oldest first; read anew each time."""
+        return [note.text for note in notes.read(self._store).texts]
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags that it has; read anew each time."""
+        return list(notes.read(self._store).tags)
 
     @property
     def best(self) -> BestResult | None:
@@ -91,7 +104,7 @@ class Result:
     @property
     def figures(self) -> Figures:
         """Plotly figures: `figures.learning_curves()` and others."""
-        return Figures(self._history)
+        return Figures(self._rows)
 
     def dataframe(self) -> DataFrame:
         """A row a trial, by number.
@@ -103,7 +116,7 @@ class Result:
         """
         from regrow.infra.exports import frames
 
-        return frames.frame(frames.trials(self._history, self._places))
+        return frames.frame(frames.trials(self._rows, self._places))
 
     def history(self, trial: int | None = None) -> DataFrame:
         """A row a step of a trial, indexed by step (from 1); None: of all trials, indexed by trial and step.
@@ -116,7 +129,8 @@ class Result:
 
         if trial is not None:
             self._trial(trial)
-        frame = frames.frame(frames.steps(self._history, trial))
+        with self._rows.sorted(trial) as found:
+            frame = frames.joined(frames.steps(found))
         taken = {"attempt", "time", "trial", "step"}
         names = {name: bare for name in frame if (bare := name.removeprefix("metrics.")) not in taken}
         frame = frame.rename(columns=names)
@@ -124,7 +138,8 @@ class Result:
 
     def points(self) -> list[dict[str, Any]]:
         """Every (trial, step) once, with the attempt that reported it and its metrics."""
-        return list(views.points(self._history))
+        with self._rows.sorted() as found:
+            return list(views.points(found))
 
     def load_checkpoint(
         self, trial: int | None = None, step: int | None = None, folder: str | Path | None = None
@@ -160,7 +175,7 @@ class Result:
         """Writes the report, one self-contained HTML file; returns its path. Raises UserError if it cannot be written."""
         from regrow.infra.report import html
 
-        page = html(self._history, self._places, alive=self._alive, now=time.time())
+        page = html(self._rows, self._places, alive=self._alive, now=time.time(), notes=notes.read(self._store))
         try:
             Path(path).write_text(page, encoding="utf-8")
         except OSError as error:
@@ -184,7 +199,7 @@ class Result:
         """
         from regrow.infra.exports.tensorboard import write
 
-        write(self._history, folder)
+        write(self._rows, folder)
         return Path(folder)
 
     def _trial(self, number: int) -> Trial:
@@ -206,22 +221,13 @@ class Result:
         return f"<Result {self.name!r}: {self.status}, {self._standing()}{reached}>"
 
     def _repr_html_(self) -> str:
-        from regrow.infra.figures.series import ranked, short
+        from regrow.infra.figures.series import ranked
+        from regrow.notebook import table
 
         shown = ranked(self._history)[:_SHOWN]
-        names = [parameter.name for parameter in self.spec.space.parameters]
-        heads = ["trial", "state", self.spec.objective.name, "step", "steps", *names]
-        rows = [
-            [t.number, t.state.value, *((short(t.best[0]), t.best[1]) if t.best else ("", "")), t.step]
-            + [short(t.config.get(name, "")) for name in names]
-            for t in shown
-        ]
-        head = "".join(f"<th>{escape(str(cell))}</th>" for cell in heads)
-        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
         title = f"<b>{escape(self.name)}</b> is {escape(self.status)}: {escape(self._standing())}"
         more = f", the best {len(shown)} below" if len(self._history.trials) > len(shown) > 0 else ""
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
-        return f"<div>{title}{more}</div>{table}"
+        return f"<div>{title}{more}</div>{table(self._history, shown)}"
 
 
 def save_checkpoint(store: Store, manifest: str, folder: Path) -> Path:

@@ -17,7 +17,7 @@ from regrow.search import samplers
 from regrow.search.domains import Json
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Decided, Proposed, Retired, decode, encode, is_decision
-from regrow.search.lifecycle import IllegalMove
+from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.planner import Planner, seed_for
 from regrow.search.samplers import Proposal, Result, Sampler
 from regrow.search.schedulers import Candidate, Scheduler, Verdict
@@ -109,16 +109,21 @@ def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
 
 
 def _course(result: Result) -> list[Result]:
-    """What is told of a trial after it has begun: some pause before they end."""
+    """What is told of a trial after it has begun: some pause before they end, some fail and are tried again."""
     ended = _ended(result)
+    if ended.number % 14 == 5:
+        again = replace(result, revived=1)
+        return [replace(ended, intermediate=[(1, 0.5)]), again, _valued(again)]
     if ended.number % 4 != 2 or ended.status == "failed":
         return [ended]
     return [replace(ended, status="paused", value=ended.intermediate[0][1], intermediate=ended.intermediate[:1]), ended]
 
 
 def _ended(result: Result) -> Result:
-    if result.number % 7 == 5:
-        return replace(result, status="failed")
+    return replace(result, status="failed") if result.number % 7 == 5 else _valued(result)
+
+
+def _valued(result: Result) -> Result:
     numbers = [float(v) for v in result.config.values() if isinstance(v, int | float) and not isinstance(v, bool)]
     final = round(sum(numbers) / 10 + math.sin(result.number), 6)
     stopped = result.number % 3 == 1
@@ -132,10 +137,10 @@ def check_scheduler(
 ) -> None:
     """Simulates experiments under `schedule`, with one to three workers, workers that come and go, trials that fail, ties.
 
-    Checks that each comes to its end with every trial ended, that queries change nothing, that the log can be verified (every
-    decision follows from the events before it), and that an experiment that was killed at any event and resumed decides what
-    the uninterrupted one decides. `function`: the objective of a nested configuration and a step, None for one with noise.
-    `changes`: other keys of the specification.
+    Checks that each comes to its end with every trial ended, also where the failed ones are tried again, that queries change
+    nothing, that the log can be verified (every decision follows from the events before it), and that an experiment that was
+    killed at any event and resumed decides what the uninterrupted one decides. `function`: the objective of a nested
+    configuration and a step, None for one with noise. `changes`: other keys of the specification.
     """
     given = {
         "name": "check", "trainable": "check.py:train", "metric": "score", "mode": "max", "space": dict(space or _SPACE),
@@ -241,7 +246,7 @@ def _check_queries(run: Simulation) -> None:
 
 
 def _check_failures(spec: Spec, objective: Objective) -> None:
-    """Every third trial fails at its second step; the others go on to their ends all the same."""
+    """Every third trial fails at its second step; the others go on to their ends all the same, and those, tried again, too."""
     run = Simulation(spec=spec, objective=objective, workers=2)
     run.open()
     failed: set[int] = set()
@@ -253,7 +258,13 @@ def _check_failures(spec: Spec, objective: Objective) -> None:
                 failed.add(running.trial)
                 run.fail(running.trial, "made to fail")
     assert run.history.closed is not None, f"with failing trials it does not come to an end: {run.history.counts}"
-    check_log(run.events)
+    again = Simulation(spec=spec, objective=objective, workers=2).open(run.events, retry_failed=True)
+    again.run(most_events=len(run.events) + budget)
+    history = again.history
+    assert history.closed is not None, f"with failed trials that are tried again it does not come to an end: {history.counts}"
+    left = failed & history.by_state[TrialState.FAILED]
+    assert not left or not history.closing, f"trials {sorted(left)} were not tried again"
+    check_log(again.events)
 
 
 def _noisy(config: dict[str, Json], step: int) -> float:

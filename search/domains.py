@@ -8,7 +8,6 @@ sampler. Sampling is one pure function, `quantile`: the value at a point of [0, 
 from __future__ import annotations
 
 import copy
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
@@ -17,7 +16,7 @@ from decimal import Decimal
 from statistics import NormalDist
 from typing import Any, ClassVar, TypeAlias
 
-from regrow.search.errors import SpecError
+from regrow.search.errors import SpecError, shown
 from regrow.search.scalars import check_json, check_number, check_whole
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
@@ -181,6 +180,8 @@ class Int(_Range):
         low, high = (check_whole(self.kind, written, bound) for bound in (self.low, self.high))
         _check_bounds(self.kind, written, low, high, log=self.log)
         step = check_whole("step", self.step, self.step)
+        for name, value in (("low", low), ("high", high), ("step", step)):
+            object.__setattr__(self, name, value)
         if step != 1:
             _check_step("step", self.step, step, high - low, log=self.log)
 
@@ -264,7 +265,7 @@ class Choice(Domain):
             raise SpecError(self.kind, [], "there is nothing to choose from", "give at least one value")
         for position, value in enumerate(self.values):
             if self._index.setdefault(value_key(value), position) != position:
-                problem = f"the value {json.dumps(value)} is there twice"
+                problem = f"the value {shown(value)} is there twice"
                 raise SpecError(self.kind, list(self.values), problem, "remove the duplicate")
 
     @property

@@ -17,7 +17,7 @@ Outcome = Literal["done", "paused", "stopped", "failed", "lost", "preempted"]
 """How an attempt ends. `paused`: it may go on from its last checkpoint; `stopped`: by a decision, for good;
 `preempted`: told that its node goes away, it saved a checkpoint and left; `lost`: gone without a word."""
 
-Cause = Literal["", "preempted", "infrastructure", "error"]
+Cause = Literal["", "preempted", "infrastructure", "error", "stalled"]
 """Why an attempt failed or was lost, as the retry budgets count it. Empty for the other outcomes."""
 
 Status = Literal["finished", "stopped", "interrupted", "failed"]
@@ -78,6 +78,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     `code` is the SHA-256 of the pickled trainable, if it has no import path. `settings`: the keys of the specification that may
     change from sitting to sitting, where they differ from those of `Created`.
     `environment`: what the driver found of its code and its machine, see `infra/environment.py`; empty where a coordinator opens.
+    `retry_failed`: the user wants the trials that have failed by now to be tried again.
     """
 
     by: Literal["driver", "coordinator"]
@@ -90,6 +91,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     widest: int = 0
     settings: dict[str, Any] = {}
     environment: dict[str, Any] = {}
+    retry_failed: bool = False
 
 
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
@@ -119,7 +121,7 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
-    """An attempt runs on a node. `restored` is the step of the checkpoint it loaded, 0 for none.
+    """An attempt runs on a node, since `ago` seconds before `t`. `restored` is the step of the checkpoint it loaded, 0 for none.
 
     Steps beyond `restored` that earlier attempts reported are superseded from here on. `skipped` says why newer
     checkpoints could not be used. `task_run` is the Prefect task run that carries the attempt. `node` is the node's name
@@ -133,6 +135,7 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
     restored: int = 0
     skipped: list[str] = []
     task_run: str | None = None
+    ago: float = 0.0
 
 
 class Reported(Event, frozen=True, kw_only=True, tag="reported"):
@@ -164,6 +167,17 @@ class Decided(Event, frozen=True, kw_only=True, tag="decided"):
 
 class Retired(Event, frozen=True, kw_only=True, tag="retired"):
     """Decision: a paused trial will not go on."""
+
+    trial: int
+    why: str = ""
+
+
+class Revived(Event, frozen=True, kw_only=True, tag="revived"):
+    """Decision: a failed trial is tried again, from its last checkpoint, as the user wished; its retries count anew.
+
+    What the scheduler had decided of it before it failed stands: one that it was to stop is stopped now, one that was to
+    pause is paused.
+    """
 
     trial: int
     why: str = ""
@@ -229,6 +243,7 @@ AnyEvent = (
     | Reported
     | Decided
     | Retired
+    | Revived
     | Saved
     | Dropped
     | Ended
@@ -254,4 +269,4 @@ def is_decision(event: AnyEvent) -> bool:
     """Whether the planner made this event, so that it can be recomputed from those before it."""
     if isinstance(event, Ended | Closing):
         return event.by == "planner"
-    return isinstance(event, Proposed | Started | Decided | Retired | Dropped | Closed)
+    return isinstance(event, Proposed | Started | Decided | Retired | Revived | Dropped | Closed)

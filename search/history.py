@@ -6,11 +6,14 @@ the history (starting, stopping, proposing) is decided in `planner.py`.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regrow.search.constraints import Constraint
+from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -25,7 +28,7 @@ from regrow.search.events import (
     Proposed,
     Reported,
     Retired,
-    Row,
+    Revived,
     Saved,
     Started,
 )
@@ -59,6 +62,8 @@ class Attempt:
     """Why the scheduler decided to stop it, None where it did not."""
     leave: str | None = None
     """Why the scheduler decided that the trial is to pause or to restart, None where it did not."""
+    pauses: bool = False
+    """Whether that was to pause."""
     width: int = 1
     """Slots' worth of resources that it has."""
     checkpoints: list[str] = field(default_factory=list)
@@ -100,7 +105,7 @@ class Clone:
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """One configuration and what became of it. `rows` is its curve: one row a step, contiguous, superseded ones gone."""
+    """One configuration and what became of it."""
 
     number: int
     config: dict[str, Any]
@@ -108,13 +113,10 @@ class Trial:
     proposed: dict[str, Any]
     """The one that it was proposed with."""
     proposal_state: dict[str, Any]
+    curve: Curve
+    """What it reported, superseded steps gone."""
     state: TrialState = TrialState.PENDING
     attempts: list[Attempt] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    lineage: list[int] = field(default_factory=list)
-    """Which attempt reported the row at the same place."""
-    best: tuple[float, int] | None = None
-    """Best value of the objective and its (first) step."""
     checkpoints: dict[int, Saved] = field(default_factory=dict)
     """Those that are still kept, by step, oldest first."""
     ended_by: Counter[str] = field(default_factory=Counter)
@@ -123,8 +125,6 @@ class Trial:
     """Attempts whose node went away under them; the loss of a driver is none."""
     decided: int = 0
     """The last step at which a decision was taken."""
-    values: list[float] = field(default_factory=list)
-    """The objective of the row at the same place."""
     held: bool = False
     """Paused, or about to be, by the scheduler, and to go on only if that promotes it."""
     changes: list[Change] = field(default_factory=list)
@@ -134,11 +134,23 @@ class Trial:
     """Manifests whose step has another checkpoint since, and that are not dropped yet."""
     stale: int = 0
     """Checkpoints before this step hold weights that a clone replaced."""
+    revived: int = 0
+    """How often it was tried again after it had failed."""
 
     @property
     def step(self) -> int:
         """The last step of the curve, 0 before the first."""
-        return self.rows[-1].step if self.rows else 0
+        return len(self.curve)
+
+    @property
+    def values(self) -> Sequence[float]:
+        """The objective by step, that of step s at s - 1."""
+        return self.curve.values
+
+    @property
+    def best(self) -> tuple[float, int] | None:
+        """Best value of the objective at a step that meets the constraints, and its (first) step."""
+        return self.curve.best
 
     @property
     def attempt(self) -> Attempt | None:
@@ -161,13 +173,15 @@ class Trial:
 
 def specification(created: Created, opened: Opened | None = None) -> Spec:
     """The specification of an experiment as a sitting has it; None: as it was created. Raises SpecError."""
-    return Spec.parse({**created.spec, **(opened.settings if opened is not None else {})}, where="log")
+    return Spec.recorded({**created.spec, **(opened.settings if opened is not None else {})}, where="log")
 
 
 class History:
     """All that is known of an experiment. Reading is free; only `apply` changes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, called: str | None = None) -> None:
+        self.called = called
+        """The experiment's name, if it has another one than its log says: somebody renamed its folder."""
         self.id = ""
         self.trials: list[Trial] = []
         self.by_state: dict[TrialState, set[int]] = {state: set() for state in TrialState}
@@ -177,6 +191,8 @@ class History:
         """Slots that one attempt may have at most."""
         self.created: Created | None = None
         self.opened: Opened | None = None
+        self.openings: list[Opened] = []
+        """Those of drivers: one a sitting."""
         self.environment: dict[str, Any] = {}
         """What the driver of the last sitting found of its code and its machine; empty where none looked."""
         self.closing: Closing | None = None
@@ -189,9 +205,12 @@ class History:
         """Numbers of those that it paused, and whose attempt has not ended yet."""
         self.occupied = 0
         """Slots that running attempts have, by their widths."""
-        self.since_best = 0
-        """Trials that ended since the best value last improved, as `stop: {plateau: ...}` counts it."""
-        self._plateau_from: float | None = None
+        self._ends: dict[int, float | None] = {}
+        """Of the trials that ended, in that order, the best value of all by then, since the plateau is counted as it is now."""
+        self._plateau: tuple[float | None, int] | None = None, 0
+        """The value from which the plateau is counted, and `since_best`; None: not known, for one of them was revived."""
+        self.revivable: dict[int, None] = {}
+        """Failed trials that the user wants to be tried again, by number; those first that are still to be buried."""
         self._cloning: set[int] = set()
         self.orphans: list[tuple[int, int]] = []
         """(trial, attempt) left open by a driver that is gone."""
@@ -209,6 +228,7 @@ class History:
         self._objective: Metric | None = None
         self.limits: tuple[Constraint, ...] = ()
         """The specification's constraints, read once."""
+        self._scale = Scale(objective="", most=False)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -218,6 +238,11 @@ class History:
         if self._spec is None:
             raise LookupError("the log is empty: the experiment was never created")
         return self._spec
+
+    @property
+    def name_in_log(self) -> str:
+        """The experiment's name as its log has it."""
+        return specification(self.created, self.opened).name if self.created is not None else ""
 
     @property
     def objective(self) -> Metric:
@@ -250,7 +275,7 @@ class History:
         metrics = self.spec.metrics
         found: list[tuple[int, list[float]]] = []
         for trial in self.trials:
-            row = trial.rows[-1].metrics if trial.rows else {}
+            row = trial.curve.metrics(trial.step)
             values = [v if m.mode == "min" else -v for m in metrics if (v := row.get(m.name)) is not None]
             if len(values) == len(metrics) and all(c.violation(row) <= 0 for c in self.limits):
                 found.append((trial.number, values))
@@ -276,6 +301,15 @@ class History:
     def counts(self) -> dict[TrialState, int]:
         """Number of trials in each state."""
         return {state: len(numbers) for state, numbers in self.by_state.items()}
+
+    @property
+    def since_best(self) -> int:
+        """Trials that ended since the best value last improved, as `stop: {plateau: ...}` counts it."""
+        if self._plateau is None:
+            self._plateau = None, 0
+            for best in self._ends.values():
+                self._plateau = self._counted(self._plateau, best)
+        return self._plateau[1]
 
     @property
     def ended(self) -> int:
@@ -306,9 +340,14 @@ class History:
         if self._spec is not None:
             raise IllegalMove(-1, None, "be created twice")
         self.created = event
-        self._spec = specification(event)
+        self._spec = self._named(specification(event))
         self._objective = self._spec.objective
         self.limits = self._spec.limits
+        watched = dict.fromkeys([*(m.name for m in self._spec.metrics), *(limit.metric for limit in self.limits)])
+        self._scale = Scale(
+            objective=self._objective.name, most=self._objective.mode == "max", limits=self.limits,
+            others=tuple(name for name in watched if name != self._objective.name),
+        )
         self.id, self.total, self.t_created = event.id, self._spec.total, event.t
 
     def _opened(self, event: Opened) -> None:
@@ -320,26 +359,37 @@ class History:
             self._t_cut = self._t_last
             self._t_opened = self._t_last = max(event.t, self._t_last)
             self.sittings += 1
+            self.openings.append(event)
             self.closing = self.closed = None
             self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
+            if event.retry_failed:
+                self.revivable = dict.fromkeys(sorted(self.running | self.by_state[TrialState.FAILED]))
         if event.settings != (self.opened.settings if self.opened is not None else {}):
             self._settle(event)
         self.opened = event
         self.environment = event.environment or self.environment
+
+    def _named(self, spec: Spec) -> Spec:
+        return spec if self.called in (None, spec.name) else spec.model_copy(update={"name": self.called})
 
     def _settle(self, event: Opened) -> None:
         """The specification is from here on as this sitting has it."""
         if self.created is None or self._spec is None:
             return
         tolerance = self._spec.stop.tolerance
-        self._spec = specification(self.created, event)
+        self._spec = self._named(specification(self.created, event))
         if self._spec.stop.tolerance != tolerance:  # what counts as better is another thing now
-            self._plateau_from, self.since_best = None, 0
+            self._ends, self._plateau = {}, (None, 0)
 
     def _proposed(self, event: Proposed) -> None:
         if event.trial != len(self.trials):
             raise IllegalMove(event.trial, None, "be proposed out of turn")
-        self.trials.append(Trial(number=event.trial, config=event.config, proposed=event.config, proposal_state=event.state))
+        self.trials.append(
+            Trial(
+                number=event.trial, config=event.config, proposed=event.config, proposal_state=event.state,
+                curve=Curve(self._scale),
+            )
+        )
         self.by_state[TrialState.PENDING].add(event.trial)
 
     def _started(self, event: Started) -> None:
@@ -362,23 +412,20 @@ class History:
             raise IllegalMove(event.trial, trial.state, f"begin attempt {event.attempt} twice")
         if not 0 <= event.restored <= trial.step:
             raise IllegalMove(event.trial, trial.state, f"go on after step {event.restored}, which it never reached")
-        attempt.t_began, attempt.node, attempt.task_run = event.t, event.node, event.task_run
-        attempt.node_id = event.node_id
+        attempt.t_began = max(attempt.t_started, event.t - event.ago)  # a clock that was set: not before it was started
+        attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
+        attempt.node_id = sys.intern(event.node_id)
         attempt.from_step = attempt.to_step = event.restored
-        while trial.rows and trial.rows[-1].step > event.restored:
-            trial.rows.pop()
-            trial.values.pop()
-            trial.attempts[trial.lineage.pop() - 1].superseded += 1
-            self.lost_steps += 1
+        before = trial.best
+        for number, steps in trial.curve.rewind(event.restored):
+            trial.attempts[number - 1].superseded += steps
+            self.lost_steps += steps
         self._account(trial)
         for step in [s for s in trial.checkpoints if s > event.restored]:
             self._forget(trial, step)
         if trial.clone is not None and event.restored < trial.clone.step:
             self._cloned(trial)  # none of the other trial's checkpoints could be read
-        if trial.best is not None and trial.best[1] > event.restored:
-            trial.best = None
-            for row in trial.rows:
-                self._improve(trial, row)
+        if trial.best != before:
             self._find_best()
 
     def _reported(self, event: Reported) -> None:
@@ -390,12 +437,9 @@ class History:
         values = [value for row in event.rows if (value := row.metrics.get(name)) is not None]
         if len(values) < len(event.rows):
             raise IllegalMove(event.trial, trial.state, f"report a step without {name}")
-        trial.values += values
-        for row in event.rows:
-            trial.rows.append(row)
-            trial.lineage.append(attempt.number)
-            self._improve(trial, row)
-        attempt.to_step = trial.step
+        if trial.curve.extend(attempt.number, event.rows, values):
+            self._improve(trial)
+        attempt.to_step = last + len(values)
 
     def _decided(self, event: Decided) -> None:
         trial, attempt = self._worker(event.trial, event.attempt)
@@ -404,6 +448,7 @@ class History:
         trial.decided, attempt.until = event.step, event.until
         attempt.stop = event.why if event.verdict == "stop" else None
         attempt.leave = event.why if event.verdict in ("pause", "restart") else None
+        attempt.pauses = event.verdict == "pause"
         self._hold(trial, held=event.verdict == "pause")
         if event.config is not None or event.source is not None:
             trial.config = trial.config if event.config is None else event.config
@@ -419,6 +464,22 @@ class History:
         self._move(trial, Move.STOP)
         trial.attempts[-1].message = event.why  # the last word on why it does not go on
         self._finish(trial)
+
+    def _revived(self, event: Revived) -> None:
+        trial = self._trial(event.trial, Move.RETRY)
+        move(trial.number, trial.state, Move.RETRY)
+        stays = trial.attempts[-1].stop is not None
+        self._move(trial, Move.STOP if stays else Move.PAUSE if trial.attempts[-1].pauses else Move.RETRY)
+        self.revivable.pop(trial.number, None)
+        trial.revived += 1
+        trial.ended_by.clear()
+        self._ends.pop(trial.number, None)
+        self._plateau = None
+        if trial.state is TrialState.PAUSED:
+            trial.held = True
+            self.held.add(trial.number)
+        if stays:
+            self._finish(trial)
 
     def _saved(self, event: Saved) -> None:
         trial, attempt = self._worker(event.trial, event.attempt)
@@ -471,11 +532,14 @@ class History:
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
         if event.by == "planner":  # it ended with its driver, not when the next one came to bury it
             attempt.t_ended = max(self._t_cut, attempt.t_began or attempt.t_started)
-        attempt.message, attempt.trace = event.message, event.trace
+        # The same for a thousand trials where one bug fails them all: kept once.
+        attempt.message, attempt.trace = sys.intern(event.message), sys.intern(event.trace)
         if event.cause:
             self._account(trial)
         if trial.state.final:
             self._finish(trial)
+        if trial.state is not TrialState.FAILED:
+            self.revivable.pop(trial.number, None)
         if (event.trial, event.attempt) in self.orphans:
             self.orphans.remove((event.trial, event.attempt))
 
@@ -503,24 +567,23 @@ class History:
         self._hold(trial, held=False)
         self._cloned(trial)
         best = self.trials[self.best].best if self.best is not None else None
-        tolerance = self.spec.stop.tolerance
-        if best is not None and (self._plateau_from is None or self._better(best[0], self._by(self._plateau_from, tolerance))):
-            self._plateau_from, self.since_best = best[0], 0
-        else:
-            self.since_best += 1
+        self._ends[trial.number] = None if best is None else best[0]
+        if self._plateau is not None:
+            self._plateau = self._counted(self._plateau, self._ends[trial.number])
+
+    def _counted(self, plateau: tuple[float | None, int], best: float | None) -> tuple[float | None, int]:
+        """The plateau after one more trial ended; `best`: the best value of all then."""
+        start, since = plateau
+        if best is not None and (start is None or self._better(best, self._by(start, self.spec.stop.tolerance))):
+            return best, 0
+        return start, since + 1
 
     def _by(self, value: float, tolerance: float) -> float:
         return value + tolerance if self.objective.mode == "max" else value - tolerance
 
     def _account(self, trial: Trial) -> None:
         """What the attempts that failed or were lost did for nothing, seen from what is left of the trial's curve."""
-        last_row: dict[int, float] = {}
-        for row, number in zip(reversed(trial.rows), reversed(trial.lineage), strict=True):
-            if number in last_row:
-                continue
-            last_row[number] = row.t
-            if number == 1:
-                break
+        last_row = {number: trial.curve.times[last - 1] for number, last in trial.curve.runs}
         for attempt in trial.attempts:
             if attempt.cause and attempt.t_began is not None and attempt.t_ended is not None:
                 # Rows have the clock of their node: at most the whole attempt, at least nothing.
@@ -560,19 +623,13 @@ class History:
         trial.state = after
         self.by_state[after].add(trial.number)
 
-    def _improve(self, trial: Trial, row: Row) -> None:
-        value = row.metrics.get(self.objective.name)
-        if value is None or (trial.best is not None and not self._better(value, trial.best[0])):
-            return
-        if self.limits and any(c.violation(row.metrics) > 0 for c in self.limits):
-            return
-        trial.best = (value, row.step)
+    def _improve(self, trial: Trial) -> None:
         leader = self.trials[self.best].best if self.best is not None else None
-        if leader is None or self._better(value, leader[0]):
+        if (best := trial.best) is not None and (leader is None or self._better(best[0], leader[0])):
             self.best = trial.number
 
     def _better(self, a: float, b: float) -> bool:
-        return a > b if self.objective.mode == "max" else a < b
+        return self._scale.better(a, b)
 
     def _find_best(self) -> None:
         """Anew, after the best value was superseded; ties go to the lower number, as in the order of reports of one slot."""
@@ -592,6 +649,7 @@ _HANDLERS: dict[type, Any] = {
     Reported: History._reported,
     Decided: History._decided,
     Retired: History._retired,
+    Revived: History._revived,
     Saved: History._saved,
     Dropped: History._dropped,
     Ended: History._ended,

@@ -25,11 +25,11 @@ class TrialState(StrEnum):
     STOPPED = "stopped"
     """Stopped early by a decision."""
     FAILED = "failed"
-    """Its retry budget is used up."""
+    """Its retry budget is used up; it is tried again only if the user asks for that."""
 
     @property
     def final(self) -> bool:
-        """Whether no attempt will ever follow."""
+        """Whether no attempt will follow, unless the user asks for another one of a failed trial."""
         return self in _FINAL
 
 
@@ -43,6 +43,7 @@ class Move(StrEnum):
     STOP = "stop"
     LOSE = "lose"
     FAIL = "fail"
+    RETRY = "retry"
 
 
 _FINAL = frozenset({TrialState.DONE, TrialState.STOPPED, TrialState.FAILED})
@@ -58,6 +59,9 @@ TABLE: dict[tuple[TrialState, Move], TrialState] = {
     (TrialState.RUNNING, Move.STOP): TrialState.STOPPED,
     (TrialState.RUNNING, Move.LOSE): TrialState.LOST,
     (TrialState.RUNNING, Move.FAIL): TrialState.FAILED,
+    (TrialState.FAILED, Move.RETRY): TrialState.LOST,
+    (TrialState.FAILED, Move.PAUSE): TrialState.PAUSED,
+    (TrialState.FAILED, Move.STOP): TrialState.STOPPED,
 }
 """Every legal move; whatever is not in here is illegal."""
 

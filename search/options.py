@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from regrow.search.errors import SpecError
+from regrow.search.foreign_keys import algorithm
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 def nearest(word: object, known: Iterable[str]) -> str:
     """A hint for a word that is not among the known ones."""
     known = list(known)
-    near = difflib.get_close_matches(str(word), known, n=1)
+    near = difflib.get_close_matches(str(word), known, n=1) or difflib.get_close_matches(str(word).lower(), known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
@@ -70,7 +71,9 @@ def split(choice: object, *, key: str, known: Iterable[str]) -> tuple[str, dict[
         raise SpecError(key=key, value=choice, problem="is not a name", hint="write NAME or {NAME: {option: value}}")
     known = list(known)
     if name not in known and not (isinstance(name, str) and is_path(name)):
-        raise SpecError(key=key, value=name, problem="is not known", hint=nearest(name, known))
+        ours = algorithm(key, name)
+        hint = nearest(name, known) if ours is None else f"here it is {ours}, or one of: {', '.join(known)}"
+        raise SpecError(key=key, value=name, problem="is not known", hint=hint)
     if not isinstance(options, dict):
         raise SpecError(key=f"{key}.{name}", value=options, problem="is not a map of options", hint="write {option: value}")
     return name, options
@@ -81,13 +84,13 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _options(make: Callable[..., Any]) -> dict[str, Any]:
-    """Keyword-only parameters and their defaults, a base's before those of a class that passes further ones on to it."""
+def option_types(make: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
+    """Keyword-only parameters: annotation and default, a base's before those of a class that passes further ones on to it."""
     parameters = inspect.signature(make).parameters.values()
     bases = iter([base for base in make.__mro__[1:] if "__init__" in vars(base)] if isinstance(make, type) else [])
-    known: dict[str, Any] = {}
+    known: dict[str, tuple[str, Any]] = {}
     while True:
-        known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} | known
+        known = {p.name: (str(p.annotation), p.default) for p in parameters if p.kind is p.KEYWORD_ONLY} | known
         if not any(p.kind is p.VAR_KEYWORD for p in parameters) or (base := next(bases, None)) is None:
             return known
         parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
@@ -99,7 +102,7 @@ def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed:
     A class whose `__init__` passes `**options` on to its base has that one's options too. Raises SpecError for an option that
     it does not have, or a value whose type differs from the default's.
     """
-    known = {name: default for name, default in _options(make).items() if name not in fixed}
+    known = {name: default for name, (_, default) in option_types(make).items() if name not in fixed}
     for name, value in options.items():
         if name not in known:
             hint = nearest(name, known) if known else "it has no options"

@@ -28,6 +28,7 @@ from regrow.search.events import (
     Proposed,
     Reported,
     Retired,
+    Revived,
     Saved,
     Started,
 )
@@ -52,8 +53,8 @@ def seed_for(seed: int, number: int, purpose: str = "proposal") -> int:
 class Planner:
     """The fold of a log, and the decisions that follow from it. Holds no state that the log does not determine."""
 
-    def __init__(self) -> None:
-        self.history = History()
+    def __init__(self, called: str | None = None) -> None:
+        self.history = History(called)
         self._sampler: Sampler | None = None
         self._scheduler: Scheduler | None = None
         self._results = Results(self.history)
@@ -99,6 +100,13 @@ class Planner:
             case Retired():
                 self._fold(lambda scheduler: scheduler.dropped(event.trial))
                 self._finished(self.history.trials[event.trial])
+            case Revived():
+                trial = self.history.trials[event.trial]
+                self._results.revived(trial)
+                held = trial.held
+                self._fold(lambda scheduler: scheduler.revived(event.trial, held=held))
+                if trial.state.final:
+                    self._finished(trial)
             case Saved() | Dropped():
                 self._grown.add(event.trial)
             case Ended():
@@ -125,6 +133,7 @@ class Planner:
         history = self.history
         return (
             self._bury(now)
+            or self._revive(now)
             or self._decide(now)
             or self._retain(now)
             or (self._retire(now) if history.closing is None else None)
@@ -158,6 +167,11 @@ class Planner:
                 message="the driver was lost", by="planner",
             )
         return None
+
+    def _revive(self, now: float) -> AnyEvent | None:
+        """Failed trials of which the user, who mended what was wrong, wants further attempts."""
+        number = next(iter(self.history.revivable), None)
+        return None if number is None else Revived(t=now, trial=number, why="the user wants it tried again")
 
     def _decide(self, now: float) -> AnyEvent | None:
         for number in self._due:
@@ -362,7 +376,7 @@ class Planner:
         policy, spec = self.history.spec.checkpoint, self.history.spec
         steps = sorted(step for step in trial.checkpoints if step >= trial.stale)
         sign = -1.0 if spec.objective.mode == "max" else 1.0
-        broken = {s for s in trial.checkpoints if any(c.violation(trial.rows[s - 1].metrics) > 0 for c in self.history.limits)}
+        broken = {s for s in trial.checkpoints if not trial.curve.feasible(s)}
         by_value = sorted(trial.checkpoints, key=lambda s: (s in broken, sign * trial.values[s - 1], s))
         return set(steps[-policy.keep_last :]) | set(by_value[: policy.keep_best])
 
@@ -374,9 +388,9 @@ class Planner:
         return None
 
     def _tell_scheduler(self, event: Decided) -> None:
-        values: Sequence[float] = _until(self.history.trials[event.trial], event.step)
+        values = _until(self.history.trials[event.trial], event.step)
         if self._scheduler is None:
-            values = tuple(values)  # as they are now: it is told later
+            values = values[:]  # as they are now: it is told later
         verdict = Verdict(
             action=event.verdict, until=event.until, why=event.why, source=event.source, config=event.config
         )

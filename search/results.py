@@ -8,7 +8,7 @@ from statistics import fmean
 from regrow.search.events import Created, Known
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
-from regrow.search.samplers import Result
+from regrow.search.samplers import Result, Steps
 from regrow.search.schedulers import FINAL
 
 
@@ -37,7 +37,15 @@ class Results:
             return
         results = [self.of(t) for t in self._history.trials[group * repeats : (group + 1) * repeats]]
         if len(results) == repeats and all(result.status not in ("running", "paused") for result in results):
-            self.untold.append(_mean(group, results))
+            self.untold.append(replace(_mean(group, results), revived=sum(result.revived for result in results)))
+
+    def revived(self, trial: Trial) -> None:
+        """It failed, and is tried again: what was told of it, or of its configuration, holds no more."""
+        repeats = self._history.spec.repeats
+        first = trial.number - trial.number % repeats
+        number = trial.number // repeats
+        group = self._history.trials[first : first + repeats]
+        self.untold.append(replace(self.of(trial), number=number, status="running", revived=sum(t.revived for t in group)))
 
     def _all_known(self, created: Created) -> list[Known]:
         """What was known before the first trial: the user's points with metrics, then earlier experiments."""
@@ -58,20 +66,19 @@ class Results:
     def of(self, trial: Trial) -> Result:
         """What there is to be learnt of one trial, as it stands."""
         spec = self._history.spec
-        last = trial.rows[-1].metrics if trial.rows else {}
+        last = trial.curve.metrics(trial.step)
         values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
-        best = trial.best[0] if trial.best else None
-        if best is None and trial.values:  # no step meets the constraints: its objective is known all the same
-            best = max(trial.values) if spec.objective.mode == "max" else min(trial.values)
         return Result(
             number=trial.number,
             config=trial.proposed,
             state=trial.proposal_state,
-            status="paused" if trial.held and trial.rows else FINAL.get(trial.state, "running"),
-            value=best,
-            intermediate=list(enumerate(trial.values, start=1)),
+            status="paused" if trial.held and trial.step else FINAL.get(trial.state, "running"),
+            # Where no step meets the constraints, its objective is known all the same.
+            value=trial.values[trial.curve.standing - 1] if trial.step else None,
+            intermediate=Steps(trial.values[:]),  # as they are now: a paused trial may go on before the sampler is told
             values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,
-            violations=tuple(c.violation(last) for c in spec.limits) if trial.rows else (),
+            violations=tuple(c.violation(last) for c in spec.limits) if trial.step else (),
+            revived=trial.revived,
         )
 
 

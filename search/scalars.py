@@ -1,8 +1,8 @@
 """Checks of single values that a user wrote: a number is a number, a JSON value is JSON. No domain is known
 here.
 
-YAML 1.1 (what PyYAML reads) takes 1e-3 for text: only 1.0e-3 is a number. It is the most common mistake in a
-search space and would otherwise reach the training code as a string, so the messages here name it.
+Text that looks like a number ("1e-3" in quotes, or from a reader of YAML 1.1, which takes 1e-3 for text) is refused: it would
+reach the training code as a string.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ WHOLE_LIMIT = 2**53  # beyond it a double skips whole numbers, and samplers comp
 
 
 def as_yaml_number(text: str) -> str | None:
-    """How YAML 1.1 wants the number that `text` was meant to be ("1e-3" -> "1.0e-3"); None if it isn't
-    one."""
+    """The number that `text` was meant to be, in the form that every reader of YAML takes for one ("1e-3" -> "1.0e-3");
+    None if it isn't one."""
     match = _EXPONENT.fullmatch(text.strip())
     if match is None or not (match[2] or len(match[3] or "") > 1):
         return None
@@ -28,8 +28,23 @@ def as_yaml_number(text: str) -> str | None:
     return f"{match[1]}{match[2] or '0'}.{fraction}e{match[4] or '+'}{match[5]}"
 
 
+def plain(value: Any) -> Any:
+    """`value` with Python's own numbers and text where it has numpy's, also inside of lists, tuples and maps.
+
+    An array becomes a list. Known by its `dtype`, so that nothing imports numpy.
+    """
+    if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {plain(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
 def check_number(key: str, written: Any, value: Any) -> float:
     """`value` as a finite float; `written` is what the message shows."""
+    value = plain(value)
     _refuse_text_and_bool(key, written, value)
     if not isinstance(value, (int, float)):
         raise SpecError(key, written, f"{value!r} is not a number", "write a plain int or float")
@@ -44,6 +59,7 @@ def check_number(key: str, written: Any, value: Any) -> float:
 
 def check_whole(key: str, written: Any, value: Any) -> int:
     """`value` as an int of at most 2**53 either way; `written` is what the message shows."""
+    value = plain(value)
     if isinstance(value, float) and math.isfinite(value):
         hint = f"write {int(value)}" if value.is_integer() else "use uniform or quniform for real numbers"
         raise SpecError(key, written, f"{value} is not a whole number", hint)
@@ -55,7 +71,8 @@ def check_whole(key: str, written: Any, value: Any) -> int:
 
 def check_json(key: str, value: Any) -> Any:
     """A copy of `value` if it is JSON: None, bool, finite number, text, or lists (tuples) and maps of
-    these."""
+    these; numpy's scalars count as Python's."""
+    value = plain(value)
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and type(value) in (int, float):
@@ -79,6 +96,5 @@ def _refuse_text_and_bool(key: str, written: Any, value: Any) -> None:
     if isinstance(value, str):
         number = as_yaml_number(value)
         if number is not None:
-            problem = f'"{value}" is text, not a number: YAML 1.1 reads {value} so'
-            raise SpecError(key, written, problem, f"write {number}")
+            raise SpecError(key, written, f'"{value}" is text, not a number', f"write {number}, without quotes")
         raise SpecError(key, written, f'"{value}" is text, not a number', "write it as a number, without quotes")

@@ -106,8 +106,10 @@ class Simulation:
         """What the events so far amount to."""
         return self.planner.history
 
-    def open(self, events: Iterable[AnyEvent] = ()) -> Simulation:
-        """Begins a sitting, after those of the log `events`; an empty one is created. Attempts open in it are lost."""
+    def open(self, events: Iterable[AnyEvent] = (), *, retry_failed: bool = False) -> Simulation:
+        """Begins a sitting, after those of the log `events`; an empty one is created. Attempts open in it are lost, and
+        with `retry_failed` the trials that failed in it are tried again.
+        """
         for event in events:
             self.planner.apply(event)
             self.events.append(event)
@@ -118,7 +120,10 @@ class Simulation:
         for number in range(self.workers):
             self._watch(number)
         trials = max(self.spec.total, self.history.total)
-        self.tell(Opened(t=self.now, by="driver", driver=f"sitting {self.history.sittings}", slots=self.workers, trials=trials))
+        driver = f"sitting {self.history.sittings}"
+        self.tell(
+            Opened(t=self.now, by="driver", driver=driver, slots=self.workers, trials=trials, retry_failed=retry_failed)
+        )
         return self
 
     def run(self, *, most_events: int | None = None, most_seconds: float | None = None) -> Simulation:
@@ -252,7 +257,7 @@ class Simulation:
             if trial.clone is None:
                 self._save(running, attempt)
             self._end(running, "paused")
-        elif running.step == self.spec.max_steps or (running.endings is not None and running.endings.why is not None):
+        elif running.step == self.spec.most_steps or (running.endings is not None and running.endings.why is not None):
             self._end(running, "done")
         else:
             step = running.step + 1
@@ -272,7 +277,7 @@ class Simulation:
         attempt = self.history.lease(running.trial, running.attempt)
         if attempt is not None and self.checkpoints and attempt.leave is None:
             every = self.spec.checkpoint.every_steps or 1
-            if step % every == 0 or step == self.spec.max_steps:
+            if step % every == 0 or step == self.spec.most_steps:
                 self._save(running, attempt)
         if self._alive(running):
             self._go_on(running)

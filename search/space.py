@@ -26,7 +26,8 @@ from regrow.search.domains import (
 )
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
-from regrow.search.written import Written, read, write
+from regrow.search.scalars import plain
+from regrow.search.written import Written, read, refuse_foreign, write, write_group
 
 __all__ = [
     "Choice", "Condition", "Constant", "Domain", "Float", "Grid", "Int", "Json", "Mode", "Normal",
@@ -81,14 +82,18 @@ class Space:
         object.__setattr__(self, "flat", tuple(_ordered(self.parameters)))
 
     @classmethod
-    def parse(cls, mapping: Mapping[str, Any] | Space, key: str = "space") -> Space:
+    def parse(cls, mapping: Mapping[str, Any] | Space, key: str = "space", *, recorded: bool = False) -> Space:
         """The space that `mapping` describes; `key` is the mapping's own path, for messages.
+
+        `recorded`: it stands in a log, where constants in the form of another tool's range were constants.
 
         Values are domains made by the functions below, their written form such as `{uniform: [0, 1]}`,
         constants, or maps of the same. Raises SpecError naming key, value and what to do.
         """
         if isinstance(mapping, Space):
             return mapping
+        if isinstance(mapping, Mapping) and not recorded:
+            refuse_foreign(mapping, key)
         written = {entry.name: entry for entry in read(mapping, key)}
         parameters = []
         for entry in written.values():
@@ -109,7 +114,8 @@ class Space:
                     form = {"constant": form}
                 form["when"] = _written_when(parameter, names)
             forms[parameter.name] = form
-        return _nested(forms)
+        nested = _nested(forms)
+        return {name: one if name in names else write_group(one) for name, one in nested.items()}
 
     def nest(self, config: Mapping[str, Json]) -> dict[str, Json]:
         """The configuration as the trainable sees it: "model.layers" becomes {"model": {"layers": ...}}.
@@ -125,7 +131,7 @@ class Space:
         outside of its domain, and a parameter that is missing.
         """
         names = {parameter.name for parameter in self.flat}
-        given = dict(_leaves(written, names))
+        given = dict(_leaves(plain(written), names))
         config: dict[str, Json] = {}
         for parameter in self.flat:
             name, domain = parameter.name, parameter.domain
@@ -176,7 +182,7 @@ def _conditions(entry: Written, written: Mapping[str, Written]) -> Iterable[Cond
     for group, form in entry.conditions:
         if not isinstance(form, Mapping) or not form:
             raise SpecError(key, form, "is not a map of conditions", "write when: {parameter: value}")
-        for name, values in form.items():
+        for name, values in plain(form).items():
             parent = _resolve(name, group, written)
             if parent is None:
                 known = [other for other in written if other != entry.name]

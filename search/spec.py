@@ -14,22 +14,29 @@ from typing import Annotated, Any, Self
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from regrow.search import samplers, schedulers
+from regrow.search.command import as_command
+from regrow.search.command import check as check_command
 from regrow.search.constraints import Constraint
+from regrow.search.durations import Span, seconds
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
+from regrow.search.foreign_keys import check_keys
 from regrow.search.options import chosen, is_path
+from regrow.search.scalars import plain
 from regrow.search.secret import holds_secret, is_secret
 from regrow.search.setting import Setting
-from regrow.search.space import Space
+from regrow.search.space import Constant, Space
 from regrow.search.spec_errors import explain
 from regrow.search.spec_parts import (
     IMPORT_PATH,
@@ -41,20 +48,28 @@ from regrow.search.spec_parts import (
     Part,
     Point,
     Recording,
+    Reports,
     Resources,
     Retries,
     Stop,
+    StopTrial,
     WarmStart,
     as_point,
     as_warm_start,
 )
+from regrow.search.spec_schema import complete
 
 _RAY_OWN = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": None}
 """Names that Ray refuses as custom resources, and what they are called here."""
 
 
-def _space(value: Any) -> Space:
-    return value if isinstance(value, Space) else Space.parse(value)
+def _space(value: Any, info: ValidationInfo) -> Space:
+    return Space.parse(value, recorded=_recorded(info))
+
+
+def _recorded(info: ValidationInfo) -> bool:
+    """Whether it stands in a log: what was taken when that was written is taken."""
+    return bool(info.context and info.context.get("recorded"))
 
 
 SpaceField = Annotated[
@@ -68,6 +83,13 @@ SpaceField = Annotated[
         }
     ),
 ]
+CommandField = Annotated[
+    tuple[str, ...],
+    BeforeValidator(as_command),
+    WithJsonSchema({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}),
+]
+COMMAND = "command"
+"""What stands as the trainable where a command does."""
 Named = str | dict[str, dict[str, Any] | None]
 
 
@@ -87,18 +109,31 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 
 
 PER_SITTING = (
-    "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "price_per_hour", "mlflow", "register",
+    "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "price_per_hour", "mlflow", "register",
 )
 """Keys that an experiment's next sitting may have with other values; its state root may be moved and its total raised, too."""
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+"""What an experiment may be called."""
+
+
+MOST_STEPS = 1_000_000
+"""Steps of a trial without `max_steps`: a function that never returns would fill the log for ever (60 bytes a step and more)."""
 
 
 class Spec(Part):
     """An experiment. Raises SpecError (through `parse`) naming key, value and what to do."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["trainable"]}, {"required": ["command"]}]})
+
+    name: Annotated[str, Field(pattern=NAME)]
     """Letters, digits, '-', '_', '.'; also the name of its folder, its MLflow experiment and its flow run."""
-    trainable: str
-    """`file.py:function` (relative to the YAML file), `package.module:Class`, or "pickled" for an object from Python."""
+    trainable: str = COMMAND
+    """`file.py:function` (relative to the YAML file), `package.module:Class`, or "pickled" for an object from Python;
+    "command" where `command` stands in its place."""
+    command: CommandField = ()
+    """In place of `trainable`: a program and its arguments, `[python, train.py, --lr, "{lr}"]`, with placeholders."""
+    report: Reports = Reports()
     metric: Annotated[str, Field(min_length=1, max_length=250)] | tuple[Metric, ...]
     """The objective, or several metrics; the first governs the search and the schedule."""
     mode: Mode | None = None
@@ -112,22 +147,24 @@ class Spec(Part):
     trials: Annotated[Count, Field(ge=1)] | None = None
     """The TOTAL number of trials, also after a resume. None: every cell of a grid, only with `search: grid`."""
     max_steps: Annotated[Count, Field(ge=1)] | None = None
-    """Steps of a trial at most; None: until the trainable returns."""
+    """Steps of a trial at most; None: until the trainable returns, at most 1,000,000."""
     concurrency: Annotated[Count, Field(ge=1)] | None = None
     """Attempts at a time; None: what the cluster can hold."""
     constraints: tuple[str, ...] = ()
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
-    points: tuple[Annotated[Point, BeforeValidator(as_point)], ...] = ()
+    points: tuple[Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])], ...] = ()
     """Configurations to try first, in this order; those with known metrics are only told to the sampler."""
     repeats: Annotated[Count, Field(ge=1)] = 1
     """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
-    warm_start: tuple[Annotated[WarmStart, BeforeValidator(as_warm_start)], ...] = ()
+    warm_start: tuple[Annotated[WarmStart, BeforeValidator(as_warm_start, json_schema_input_type=WarmStart | str)], ...] = ()
     """Earlier experiments of the same state root whose trials are told to the sampler, as they are when this one begins."""
     resources: Resources = Resources()
     retries: Retries = Retries()
     checkpoint: Checkpointing = Checkpointing()
     lease: Annotated[Number, Field(ge=3)] = 30
     """Seconds for which an attempt may be silent before it counts as lost; it says something once a second."""
+    stall: Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span), Field(gt=0)] | None = None
+    """An attempt that reports nothing for so long hangs and is tried again: seconds, or "10min", "90s", "2h". None: never."""
     stop: Stop = Stop()
     seed: Annotated[Count, Field(ge=0)] = 0
     """All of the experiment's chance follows from it."""
@@ -157,7 +194,7 @@ class Spec(Part):
         return env
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _fits_together(self, info: ValidationInfo) -> Self:
         if isinstance(self.metric, str):
             if self.mode is None:
                 raise SpecError(key="mode", value=None, problem="is missing", hint="write mode: max or mode: min")
@@ -183,11 +220,30 @@ class Spec(Part):
         if self.trials is not None and self.trials % self.repeats:
             hint = f"write {self.trials - self.trials % self.repeats + self.repeats}"
             raise SpecError(key="trials", value=self.trials, problem=f"is no multiple of repeats ({self.repeats})", hint=hint)
-        if self.trainable != "pickled" and not IMPORT_PATH.fullmatch(self.trainable):
+        self._check_trainable()
+        self._check_resources()
+        if not _recorded(info):
+            self._check_something_differs()
+        return self
+
+    def _check_trainable(self) -> None:
+        if self.command:
+            if self.trainable != COMMAND:
+                hint = "keep one of them"
+                raise SpecError(key="trainable", value=self.trainable, problem="stands beside a command", hint=hint)
+            if self.checkpoint.every_steps is not None:
+                problem, hint = "is the command's own business", "leave it out: what it saved is kept at its next report"
+                raise SpecError(key="checkpoint.every_steps", value=self.checkpoint.every_steps, problem=problem, hint=hint)
+            check_command(self.command, self.space, max_steps=self.max_steps, file=self.report.file)
+        elif self.trainable == COMMAND:
+            hint = "write trainable: file.py:function, or command: [python, file.py, ...]"
+            raise SpecError(key="trainable", value=None, problem="is missing", hint=hint)
+        elif self.trainable != "pickled" and not IMPORT_PATH.fullmatch(self.trainable):
             hint = "write file.py:function or package.module:Class"
             raise SpecError(key="trainable", value=self.trainable, problem="names no function or class", hint=hint)
-        self._check_resources()
-        return self
+        elif self.report.file is not None:
+            problem, hint = "is for a command", "leave it out; a trainable calls trial.report"
+            raise SpecError(key="report.file", value=self.report.file, problem=problem, hint=hint)
 
     def _check_search(self) -> int | None:
         """The number of trials that the sampler has to offer, None for any number."""
@@ -204,6 +260,16 @@ class Spec(Part):
                 what = "the objective" if lacking[0] == self.objective.name else "a metric of the constraints"
                 raise SpecError(key=f"{key}.metrics", value=point.metrics, problem=f"lacks {what}", hint=hint)
         return None if cells is None else cells * self.repeats
+
+    def _check_something_differs(self) -> None:
+        """Raises SpecError if all trials would be the same, unless that is asked for."""
+        domains = [p for p in self.space.parameters if not isinstance(p.domain, Constant)]
+        if domains or self.points or self.own_sampler or self.total <= self.repeats:
+            return
+        problem = f"searches nothing: all {self.total} trials would be the same"
+        first = next((p.name for p in self.space.parameters if "." not in p.name), "lr")
+        hint = f"give a range, {first}: {{uniform: [0, 1]}}; or write trials: 1, or repeats: {self.total} for as many seeds"
+        raise SpecError("space", self.space.to_json(), problem, hint)
 
     def _check_resources(self) -> None:
         wanted = self.resources
@@ -249,6 +315,23 @@ class Spec(Part):
         return (samplers.size(self.search, self.setting) or 0) * self.repeats
 
     @property
+    def most_steps(self) -> int:
+        """Steps of a trial at most, also where `max_steps` is not given."""
+        return self.max_steps or MOST_STEPS
+
+    @property
+    def endless(self) -> bool:
+        """Whether nothing in it ends a trial before `most_steps`."""
+        stops = (self.stop, *self.stop.all)
+        timed = any(stop.hours is not None or stop.target is not None for stop in stops)
+        return self.max_steps is None and not timed and self.stop.trial == StopTrial() and chosen(self.schedule) == "fifo"
+
+    @property
+    def program(self) -> str:
+        """What tells where its code is: the trainable, or the first argument of its command that is a file by its ending."""
+        return next((part for part in self.command if re.search(r"\.[A-Za-z]+$", part)), self.trainable)
+
+    @property
     def own_sampler(self) -> bool:
         """Whether the sampler is a user's own, given by its import path (or by that of an Optuna sampler)."""
         return _is_path(self.search) or chosen(self.search) == "optuna"
@@ -276,12 +359,29 @@ class Spec(Part):
     @classmethod
     def parse(cls, data: dict[str, Any], *, where: str = "") -> Spec:
         """A specification from plain data. Raises SpecError; `where` (a file's name) goes before the key."""
+        return cls._made(data, where, recorded=False)
+
+    @classmethod
+    def recorded(cls, data: dict[str, Any], *, where: str = "") -> Spec:
+        """A specification that stands in a log, which may be older than some of what `parse` refuses."""
+        return cls._made(data, where, recorded=True)
+
+    @classmethod
+    def _made(cls, data: dict[str, Any], where: str, *, recorded: bool) -> Spec:
         try:
-            return cls.model_validate(data)
+            if not recorded:
+                data = plain(data)
+                check_keys(data, cls.model_fields)
+            return cls.model_validate(data, context={"recorded": recorded})
         except SpecError as error:
             raise error.at(where) from None
         except ValidationError as error:
             raise explain(error, data, cls, _PARTS).at(where) from None
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+        """The published schema, with what a space may hold and the options of each sampler and scheduler."""
+        return complete(super().model_json_schema(*args, **options))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `parse` turns into an equal specification."""
@@ -303,5 +403,5 @@ class Spec(Part):
 
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "retries": Retries, "checkpoint": Checkpointing, "stop": Stop,
-    "mlflow": Recording,
+    "mlflow": Recording, "report": Reports,
 }

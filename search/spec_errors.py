@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from regrow.search.errors import SpecError
+from regrow.search.foreign_keys import as_mode
 from regrow.search.options import nearest
 from regrow.search.scalars import as_yaml_number
 from regrow.search.secret import is_secret
@@ -23,9 +24,12 @@ _FORMS = {
     "points": "write a list of configurations, or of {config: ..., metrics: ...}",
     "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
     "resources.memory": 'write a number of bytes, or text such as "2GiB"',
+    "stall": 'write seconds, or text such as "10min", "90s" or "2h"',
     "env": "write NAME: value, one a line",
 }
 """What to write where a value of more than one form may stand."""
+_BELOW = {"trial": "write it below stop: `stop: {trial: {hours: 2}}`"}
+"""Keys that belong elsewhere."""
 
 
 def explain(
@@ -48,7 +52,8 @@ def explain(
         value = "***"  # it may be a secret, and messages are kept
     if first["type"] == "extra_forbidden":
         part = parts.get(path[0], whole)
-        return SpecError(key=key, value=value, problem="unknown key", hint=nearest(path[-1], part.model_fields))
+        hint = _BELOW.get(key) or nearest(path[-1], part.model_fields)
+        return SpecError(key=key, value=value, problem="unknown key", hint=hint)
     if first["type"] == "missing":
         return SpecError(key=key, value=None, problem="is missing", hint=f"add `{path[-1]}:` to the specification")
     if path[0] in parts and first["type"] in ("model_type", "model_attributes_type"):
@@ -107,7 +112,7 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
         case "string_too_long":
             return f"is longer than {ctx['max_length']} characters", "write a shorter name"
         case "literal_error":
-            return f"is not {ctx['expected']}", nearest(value, re.findall(r"'(.*?)'", ctx["expected"]))
+            return f"is not {ctx['expected']}", nearest(as_mode(value) or value, re.findall(r"'(.*?)'", ctx["expected"]))
         case "dict_type" | "model_type" | "model_attributes_type":
             return "is not a map", "write {key: value}"
         case _:

@@ -50,6 +50,9 @@ def _bytes(value: Any) -> Any:
     return value
 
 
+Memory = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\s*\d+(\.\d+)?\s*([kmgtKMGT][iI]?)?[bB]?\s*$")]
+
+
 class Resources(Part):
     """What one attempt needs on one node, in Ray's units; fractions of a CPU or GPU share it."""
 
@@ -57,7 +60,7 @@ class Resources(Part):
     """CPUs."""
     gpu: Annotated[Number, Field(ge=0)] = 0
     """GPUs."""
-    memory: Annotated[Count, BeforeValidator(_bytes), Field(ge=0)] = 0
+    memory: Annotated[Count, BeforeValidator(_bytes, json_schema_input_type=Memory), Field(ge=0)] = 0
     """Bytes, or text such as "2GiB"; 0 means not limited."""
     custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
     """Custom Ray resources by name."""
@@ -80,6 +83,8 @@ class Retries(Part):
     """The worker was killed, ran out of memory, storage was away."""
     error: Budget = 0
     """The trainable raised."""
+    stalled: Budget = 2
+    """It reported nothing for as long as `stall` says."""
     spot: Annotated[Count, Field(ge=0)] = 3
     """After so many attempts whose node went away, a trial goes to nodes that are not spot, where there are any."""
 
@@ -110,6 +115,20 @@ class Checkpointing(Part):
         return self
 
 
+class Reports(Part):
+    """Where the reports of a `command` come from, if not from its standard output."""
+
+    file: Annotated[str, Field(min_length=1)] | None = None
+    """A file that it writes, lines of JSON or, if its name ends so, .csv; relative to `{scratch}`. It is told as `{report}`."""
+
+    @model_validator(mode="after")
+    def _below(self) -> Self:
+        if self.file is not None and (self.file.startswith("/") or ".." in self.file.split("/")):
+            hint = "write a relative path; the command is told the whole one as {report} and $REGROW_REPORT"
+            raise SpecError(key="report.file", value=self.file, problem="is outside of the trial's own folder", hint=hint)
+        return self
+
+
 class Plateau(Part):
     """The best value improved by no more than `tolerance` for so many trials (or, for one trial, steps)."""
 
@@ -126,6 +145,8 @@ class StopTrial(Part):
 
     target: Number | None = None
     """Its objective reached this value."""
+    hours: Annotated[Number, Field(gt=0)] | None = None
+    """It ran for so long, all its attempts together: it ends at its next report, or soon after where none comes."""
     plateau: Plateau | None = None
     """{steps: N, tolerance: X}."""
     function: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from regrow.search.domains import Constant, Json, value_key
 from regrow.search.errors import SpecError
 from regrow.search.events import Known
@@ -79,10 +81,10 @@ def _mapped(trial: Trial, spec: Spec, start: WarmStart) -> dict[str, Json] | Non
 
 
 def _known(history: History, trial: Trial, spec: Spec, config: dict[str, Json]) -> Known:
-    last = trial.rows[-1].metrics if trial.rows else {}
+    last = trial.curve.shown(trial.step)  # a constraint may be on a metric that the earlier experiment did not look at
     values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
     name = spec.objective.name
-    curve = [(row.step, v) for row in trial.rows if (v := row.metrics.get(name)) is not None]
+    curve = [(step, v) for step, v in enumerate(trial.curve.column(name), start=1) if not math.isnan(v)]
     numbers = [v for _, v in curve]
     status = FINAL[trial.state]
     return Known(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from regrow.search.history import History, Trial
 
-CLASSES = ("preempted", "infrastructure", "error", "checkpoint")
+CLASSES = ("preempted", "infrastructure", "stalled", "error", "checkpoint")
 """As the retry budgets have them; "checkpoint": an attempt that ended well had to be repeated as its checkpoint was unusable."""
 
 

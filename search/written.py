@@ -14,18 +14,10 @@ from typing import Any, NamedTuple
 
 from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
 from regrow.search.errors import SpecError
+from regrow.search.foreign_domains import flow, kind_of, meant, meant_by_text, of_list
 from regrow.search.options import nearest
 from regrow.search.scalars import as_yaml_number, check_json
 
-_MEANT = {  # what other tools, and Python's libraries, call the same thing
-    "float": "uniform", "real": "uniform", "log_uniform": "loguniform", "randint": "int", "lograndint":
-    "logint", "categorical": "choice", "values": "choice", "discrete": "choice", "grid_search": "grid",
-    "randn": "normal", "qrandint": "int", "q_uniform": "quniform", "value": "constant",
-}
-
-
-_BOUNDS = {"low", "high", "lower", "upper", "min", "max", "step", "q", "log", "mean", "sd", "mu", "sigma", "std", "values"}
-"""How a range is written in other tools; a map of these below a keyword is hardly a group of parameters."""
 _WITH_STEP = 3  # numbers in [low, high, step]
 
 
@@ -46,12 +38,50 @@ def read(space: Mapping[str, Any], key: str) -> Iterator[Written]:
     yield from _group(space, key, "", ())
 
 
+def refuse_foreign(space: Mapping[str, Any], key: str) -> None:
+    """Raises SpecError for constants that are a range or a choice in the words of another tool, with the domain to write.
+
+    Apart from `read`, which goes on reading what older logs hold.
+    """
+    for name, value in space.items():
+        here = f"{key}.{name}"
+        if isinstance(value, str) and (form := meant_by_text(value)) is not None:
+            raise SpecError(here, value, "is text, which searches nothing", f"write {name}: {flow(form)}")
+        if not isinstance(value, Mapping) or _is_domain(value):
+            continue
+        if (form := meant(value)) is not None:
+            raise _searches_nothing(str(name), value, form, here)
+        for word, inner in value.items():
+            near = kind_of(word, near=True)
+            if near is not None and isinstance(inner, Mapping) and (form := meant(inner, word=word)) is not None:
+                raise SpecError(f"{here}.{word}", dict(inner), "is a map, not a list", f"write {name}: {flow(form)}")
+        refuse_foreign({n: v for n, v in value.items() if n != "when"}, here)
+
+
+def _is_domain(value: Mapping[Any, Any]) -> bool:
+    others = [name for name in value if name not in ("when", "step", "text")]
+    return any(name in _KINDS and _is_argument(name, value[name], len(others) == 1) for name in others)
+
+
+def _searches_nothing(name: str, value: Mapping[Any, Any], form: Mapping[str, Any], key: str) -> SpecError:
+    members = {n: v for n, v in value.items() if n != "when"}
+    constants = not any(isinstance(v, (list, tuple)) for v in members.values())
+    plain = form.get("constant")
+    hint = f"write {name}: {flow(form if plain is None or isinstance(plain, (list, Mapping)) else plain)}"
+    if not constants:
+        return SpecError(key, dict(value), "is no domain in this form", hint)
+    *most, last = [f"{name}.{member}" for member in members]
+    would = f"two constants, {most[0]} and {last}" if len(most) == 1 else f"constants, {', '.join([*most, last])}"
+    problem = f"searches nothing: it would be {would if most else f'the constant {last}'}"
+    return SpecError(key, dict(value), problem, f"{hint}, or {name}: {flow({'constant': members})} if constants are meant")
+
+
 def _group(group: Any, key: str, prefix: str, outer: tuple[tuple[str, Any], ...]) -> Iterator[Written]:
     if not isinstance(group, Mapping):
         raise SpecError(key, group, "is not a map of parameters", "write name: domain, one a line")
     for name in group:
         if isinstance(name, bool):
-            problem = "is not a name: YAML 1.1 reads on, off, yes and no as true and false"
+            problem = "is not a name: some readers of YAML take on, off, yes and no for true and false"
             raise SpecError(key, name, problem, "put quotes around the name")
         if not isinstance(name, str):
             raise SpecError(key, name, "is not a name", "put quotes around it")
@@ -103,12 +133,10 @@ def _keyword(value: Mapping[Any, Any], key: str) -> str | None:
                     hint = "use quniform: [low, high, step]"
                 raise SpecError(f"{key}.{name}", value[name], f"unknown option of {found[0]}", hint)
         return str(found[0])
-    if alone and others[0] in _KINDS and isinstance(value[others[0]], Mapping) and _BOUNDS.issuperset(value[others[0]]):
-        form = "[low, high, step]" if others[0] == "quniform" else "[mean, sd]" if others[0] == "normal" else "[low, high]"
-        raise SpecError(f"{key}.{others[0]}", value[others[0]], "is a map, not a list", f"write {{{others[0]}: {form}}}")
     if alone and isinstance(value[others[0]], (list, tuple)):
         word = str(others[0])
-        hint = f"did you mean {_MEANT[word]!r}?" if word in _MEANT else nearest(word, _KINDS)
+        form = of_list(word, value[word], value)
+        hint = nearest(word, _KINDS) if form is None else f"did you mean {flow(form)}?"
         raise SpecError(f"{key}.{word}", value[word], f"unknown domain {word!r}", hint)
     return None
 
@@ -153,8 +181,8 @@ def _refuse_number_as_text(keyword: str, item: str, values: Any) -> None:
     number = as_yaml_number(item)
     if number is None:
         return
-    problem = f'"{item}" is text, not a number: YAML 1.1 reads {item} so'
-    hint = f"write {number}, or {{{keyword or 'constant'}: ..., text: true}} if the text is meant"
+    problem = f'"{item}" is text, not a number'
+    hint = f"write {number}, without quotes, or {{{keyword or 'constant'}: ..., text: true}} if the text is meant"
     raise SpecError(keyword, list(values) if keyword in ("choice", "grid") else item, problem, hint)
 
 
@@ -189,11 +217,22 @@ _KINDS: Mapping[str, tuple[Callable[..., Domain], tuple[str, ...]]] = {
 }
 
 
+def write_group(group: dict[str, Json]) -> dict[str, Json]:
+    """A map of written forms, with its constants spelt out where they would be refused as another tool's range."""
+    whole = {name: write_group(one) if isinstance(one, dict) and not _is_domain(one) else one for name, one in group.items()}
+    if meant(whole) is None:
+        return whole
+    return {name: one if isinstance(one, dict) else {"constant": one} for name, one in whole.items()}
+
+
 def write(domain: Domain) -> Json:
     """The written form of `domain` without conditions: a plain scalar where that says it, else a map."""
     form = domain.to_json()
     values = getattr(domain, "values", [getattr(domain, "value", None)])
     if any(isinstance(value, str) and as_yaml_number(value) for value in values):
         return form | {"text": True}
-    scalar = isinstance(domain, Constant) and not isinstance(domain.value, (list, dict))
-    return check_json("constant", form["constant"]) if scalar else form
+    if not isinstance(domain, Constant) or isinstance(domain.value, (list, dict)):
+        return form
+    if isinstance(domain.value, str) and meant_by_text(domain.value) is not None:
+        return form
+    return check_json("constant", form["constant"])

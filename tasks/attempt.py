@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,20 +15,26 @@ from pathlib import Path
 
 from regrow.search.errors import SpecError
 from regrow.search.events import Cause, Ended, Outcome, Saved
-from regrow.tasks import checkpoints
+from regrow.tasks import checkpoints, output
 from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.command import CommandFailed
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Arrival, Assignment, Desk, Host, Job, Order
 from regrow.tasks.mlflow_calls import own_calls
 from regrow.tasks.mlflow_port import Records
+from regrow.tasks.overdue import Overdue
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.reporter import Reporter
 from regrow.tasks.traces import in_a_line, one_line, user_trace
-from regrow.tasks.trainable import find, load
+from regrow.tasks.trainable import as_a_script, find, load
 from regrow.tasks.trial import ReportError, Trial, TrialEnd
 
 _LOG = logging.getLogger("regrow.trial")
+STUCK_EXIT = 76
+"""Exit code of a worker whose trainable did not react (EX_PROTOCOL)."""
+OUTPUT_SECONDS = 3.0
+"""How long its end waits until what was printed is in the store."""
 PATIENCE_SECONDS = 900.0
 """How long an attempt that is to go on from a checkpoint waits for a store that is out of reach."""
 
@@ -72,7 +80,9 @@ def run_attempt(
         arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=origin.step, skipped=origin.skipped)
         begins = origin.trouble is None
         reporter = Reporter(desk, assignment, arrival if begins else None, _saved_by(writer, assignment, origin.cloned))
-        reporter.on_drop, writer.on_saved = writer.drop, reporter.hurry
+        reporter.step = origin.step
+        reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
+        reporter.trouble = lambda: writer.trouble
         if begins and assignment.checkpoints:
             # Work from here on supersedes what earlier attempts did beyond `step`; a decision may be due at once.
             reporter.flush()
@@ -83,8 +93,12 @@ def run_attempt(
                 listening.enter_context(host.listen(reporter.notice))
                 lease = assignment.trial, assignment.attempt
                 own = own_calls(records, lease, scratch, reported=trial.metrics, system_metrics=job.system_metrics)
-                with own if records is not None else nullcontext():
-                    outcome = _train(job, store, trial, reporter)
+                try:
+                    overdue = Overdue(job, assignment, reporter, _leaving(host))
+                    with own if records is not None else nullcontext(), overdue.watching():
+                        outcome = _train_here(job, store, trial, reporter)
+                finally:
+                    host.end_children()
                 step = trial.step
             else:
                 outcome = _failed("infrastructure", f"its checkpoint could not be read: {origin.trouble}")
@@ -100,6 +114,17 @@ def run_attempt(
         fenced = reporter.order.reason == "fenced"
         order = reporter.order if fenced else reporter.flush(ended=ended, carry_on=carry_on())
         return Finished(ended=ended, order=order, restored=arrival.restored)
+
+
+def _leaving(host: Host) -> Callable[[], None]:
+    """How the process of an attempt that does not react ends, after its last word."""
+
+    def leave() -> None:
+        host.end_children()
+        output.KEEPER.leave(OUTPUT_SECONDS)
+        os._exit(STUCK_EXIT)
+
+    return leave
 
 
 def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
@@ -160,24 +185,44 @@ def _finish_saving(writer: CheckpointWriter, trial: int, *, fenced: bool) -> Non
 _Outcome = tuple[Outcome, Cause, str, str]
 
 
+def _train_here(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome:
+    """A child that the trainable has forked and that comes back from it is no attempt: it ends."""
+    process, status = os.getpid(), 1
+    try:
+        outcome = _train(job, store, trial, reporter)
+        if os.getpid() != process:
+            status = int(bool(outcome[3]))
+            sys.stderr.write(outcome[3])
+        return outcome
+    finally:
+        if os.getpid() != process:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
 def _train(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome:
     cut_short = not trial.complete
     if reporter.order.reason == "":
         try:
-            train = load(job, store)
-            if job.enough is not None:
-                trial.enough_if(find(job.enough, job.folder))
-            train(trial)
+            with as_a_script(job.trainable, job.folder):
+                train = load(job, store)
+                if job.enough is not None:
+                    trial.enough_if(find(job.enough, job.folder))
+                train(trial)
         except TrialEnd:
             pass
         except (ReportError, UserError, SpecError) as error:
             return "failed", "error", one_line(str(error)), ""
+        except CommandFailed as error:
+            return "failed", error.cause, str(error), error.trace
         except StoreError as error:
             return _failed("infrastructure", f"the store failed: {error}")
         except MemoryError as error:
             return "failed", "infrastructure", "out of memory", user_trace(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is an outcome
-            return "failed", "error", in_a_line(error), user_trace(error)
+            if not (isinstance(error, SystemExit) and error.code in (None, 0)):  # a script's way to say that it is done
+                return "failed", "error", in_a_line(error), user_trace(error)
         cut_short = trial.cut_short
     match reporter.order.reason:
         case ("stopped" | "paused") as outcome if cut_short:

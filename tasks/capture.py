@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import IO, Any, Literal
 
+from regrow.tasks.forking import renewed
 from regrow.tasks.logs import Say, is_taken, told_records
 from regrow.tasks.output import KEEPER, Line
 from regrow.tasks.ports import Store
@@ -77,16 +78,24 @@ class _Tee(io.TextIOBase):
         self._name, self._below = name, below
         self._lines = _Lines()
         self._lock = threading.RLock()
-        self._pid = os.getpid()
         self.printed: Printed | None = None
+        renewed(self)
+
+    def renew(self) -> None:
+        """A forked child has no thread that would take lines: it writes to the descriptor, which its parent reads. Through a
+        stream of its own: the one below may hold what its parent has not flushed, and a lock that nobody gives back.
+        """
+        if self.printed is not None:
+            self._lock, self.printed = threading.RLock(), None
+            with suppress(OSError):  # the user's code has closed it
+                raw = io.FileIO({"stdout": 1, "stderr": 2}[self._name], "w", closefd=False)
+                self._below = io.TextIOWrapper(io.BufferedWriter(raw), self.encoding, self.errors, line_buffering=True)
 
     def write(self, text: str) -> int:
-        """See TextIO. A forked child has no thread that would take it: it writes to the descriptor."""
+        """See TextIO."""
         printed = self.printed
-        if printed is None or os.getpid() != self._pid:
+        if printed is None:
             count: int = self._below.write(text)
-            if printed is not None:
-                self._below.flush()
             return count
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")

@@ -22,9 +22,11 @@ from pathlib import Path
 import msgspec
 
 from regrow.tasks.checkpoint_folder import contents, digest_of
+from regrow.tasks.disk import size
 from regrow.tasks.manifests import File, Manifest, Unsound, blob_key, blob_scope, manifest_key, own_scope, seal, unseal
 from regrow.tasks.patience import patiently
-from regrow.tasks.ports import Exists, Missing, Store
+from regrow.tasks.ports import Exists, Missing, Store, Unavailable
+from regrow.tasks.traces import in_a_line
 
 _LOG = logging.getLogger("regrow.trial.checkpoints")
 PARALLEL = 16
@@ -213,8 +215,10 @@ class CheckpointWriter:
         self._given_up = threading.Event()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self.on_saved: Callable[[], None] = lambda: None
-        """Called, from the background, when another checkpoint is durable."""
+        self._trouble: dict[str, str] = {}
+        """Why checkpoints cannot be saved: in the store, or, before that, on the disk of the snapshots."""
+        self.on_news: Callable[[], None] = lambda: None
+        """Called, from the background, when another checkpoint is durable, or cannot be saved."""
 
     def submit(self, folder: Path, step: int) -> None:
         """Save `folder` as the checkpoint at `step`, then delete the folder. Returns at once.
@@ -232,6 +236,19 @@ class CheckpointWriter:
         """
         with self._changed:
             self._put(_Drop(manifests=tuple(manifests), keep=tuple(keep)))
+
+    @property
+    def trouble(self) -> str:
+        """Why checkpoints cannot be saved at present, "" if they can."""
+        return "; ".join(self._trouble.values())
+
+    def troubled(self, where: str, why: str) -> None:
+        """Checkpoints cannot be saved ("": they can be again) because of what is `where`."""
+        before = bool(self.trouble)
+        self._trouble = {**{k: v for k, v in self._trouble.items() if k != where}, **({where: why} if why else {})}
+        if bool(self.trouble) != before:
+            _LOG.warning("checkpoints cannot be saved: %s" if why else "checkpoints can be saved again%s", why)
+            self.on_news()
 
     def results(self) -> list[Saved]:
         """The checkpoints that became durable since the last call, oldest first."""
@@ -292,23 +309,33 @@ class CheckpointWriter:
 
     def _save(self, job: _Save) -> None:
         def attempt() -> Saved:
-            return save(
-                self._store, job.folder, trial=self._trial, attempt=self._attempt, step=job.step, known=self._known
-            )
+            try:
+                return save(
+                    self._store, job.folder, trial=self._trial, attempt=self._attempt, step=job.step, known=self._known
+                )
+            except Unavailable as error:
+                self.troubled("store", f"{error.why}; {self._needs(job)}")
+                raise
 
         try:
             # Training goes on meanwhile, until the next checkpoint but one: `submit` then waits.
-            saved = patiently(attempt, say=_LOG.warning, seconds=math.inf, given_up=self._given_up)
+            saved = patiently(attempt, say=_LOG.info, seconds=math.inf, given_up=self._given_up)
         except Exception as error:  # noqa: BLE001 - whatever it is: the trial goes on, and the caller decides
+            self.troubled("store", f"{in_a_line(error)}; {self._needs(job)}")
             with self._changed:
                 self._failed.append(Failed(step=job.step, error=error))
         else:
             self._mine.add(saved.manifest)
             with self._changed:
                 self._saved.append(saved)
-            self.on_saved()
+            self.troubled("store", "")
+            self.on_news()
         finally:
             shutil.rmtree(job.folder, ignore_errors=True)
+
+    def _needs(self, job: _Save) -> str:
+        needed = sum(entry.stat().st_size for entry in job.folder.rglob("*") if entry.is_file())
+        return f"the checkpoint of trial {self._trial}, step {job.step}, needs {size(needed)}"
 
     def _drop(self, job: _Drop) -> None:
         self._mine.difference_update(job.manifests)

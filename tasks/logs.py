@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from prefect.context import TaskRunContext
 from prefect.logging.handlers import APILogHandler, set_api_log_sink
 from prefect.settings import PREFECT_LOGGING_TO_API_BATCH_INTERVAL, PREFECT_LOGGING_TO_API_BATCH_SIZE
+
+from regrow.tasks.forking import renewed
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -40,12 +43,15 @@ class _RunLogHandler(APILogHandler):
     def __init__(self, flow_run_id: Any, task_run_id: Any, level: int) -> None:
         super().__init__(level)
         self._ids = (flow_run_id, task_run_id)
-        self._pid = os.getpid()
         self.setFormatter(logging.Formatter("%(message)s"))
 
+    def renew(self) -> None:
+        """A forked child (a data loader's) has no thread that would send."""
+        logging.getLogger().removeHandler(self)
+
     def emit(self, record: logging.LogRecord) -> None:
-        if _is_carriers(record.name) or os.getpid() != self._pid:
-            return  # a forked child (a data loader's) has no thread that would send
+        if _is_carriers(record.name):
+            return
         record.flow_run_id, record.task_run_id = self._ids
         super().emit(record)
 
@@ -105,11 +111,18 @@ class _TellingHandler(logging.Handler):
     def __init__(self, tell: Callable[[logging.LogRecord, str], None], level: int) -> None:
         super().__init__(level)
         self._tell = tell
-        self._pid = os.getpid()
         self.setFormatter(logging.Formatter("%(message)s"))
 
+    def renew(self) -> None:
+        """A forked child has nobody to tell: what the user's own handlers do not take goes to stderr, which its parent reads."""
+        self._tell = self._print
+
+    def _print(self, record: logging.LogRecord, text: str) -> None:
+        if not any(handler.level <= record.levelno for handler in logging.getLogger().handlers if handler is not self):
+            sys.stderr.write(f"{record.levelname} {record.name}: {text}\n")
+
     def emit(self, record: logging.LogRecord) -> None:
-        if os.getpid() == self._pid and (not _is_carriers(record.name) or record.name.startswith("prefect.task_runs")):
+        if not _is_carriers(record.name) or record.name.startswith("prefect.task_runs"):
             try:
                 self._tell(record, self.format(record))
             except Exception:  # noqa: BLE001 - as every handler has it: a message that does not fit its arguments
@@ -128,7 +141,8 @@ def is_taken(record: logging.LogRecord, level: int = logging.INFO) -> bool:
 
 
 @contextmanager
-def _listening(handler: logging.Handler, level: int) -> Iterator[None]:
+def _listening(handler: _RunLogHandler | _TellingHandler, level: int) -> Iterator[None]:
+    renewed(handler)
     root = logging.getLogger()
     before = root.level
     lowered = min(before, level) if before else level
@@ -155,11 +169,14 @@ class LogShipper:
         self._waiting: list[tuple[dict[str, Any], int]] = []
         self._undelivered = 0
         self._urgent = False
+        self._pid = os.getpid()
         threading.Thread(target=self._run, name="log-shipper", daemon=True).start()
         set_api_log_sink(self.add)
 
     def add(self, log: dict[str, Any]) -> None:
-        """Take one log in Prefect's form; sent within Prefect's interval for logs (2 s)."""
+        """Take one log in Prefect's form; sent within Prefect's interval for logs (2 s), but for those of a forked child."""
+        if os.getpid() != self._pid:
+            return
         with self._changed:
             self._waiting.append((log, log.pop("__payload_size__", 0)))
             self._undelivered += 1

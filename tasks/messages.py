@@ -10,6 +10,7 @@ import msgspec
 
 from regrow.search.endings import Ending
 from regrow.search.events import Ended, Row, Saved
+from regrow.search.spec import Spec
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +19,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `code` is (store key, sha256) of a pickled trainable, None where `trainable` is an import path. `objective` is the
     metric's name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given. `ending` and
     `enough` (an import path) say when a trial has done enough, None for never. `system_metrics`: whether
-    MLflow's monitor is to record the machine's load.
+    MLflow's monitor is to record the machine's load. `command` stands in the trainable's place where it is not empty;
+    `report` is the file of its reports, relative to its scratch folder, None for none. `stall`: seconds without a report
+    after which an attempt hangs, `trial_seconds`: how long a trial may run, all its attempts together; None for no limit.
     """
 
     experiment: str
@@ -32,6 +35,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ending: Ending | None = None
     enough: str | None = None
     system_metrics: bool = False
+    command: tuple[str, ...] = ()
+    report: str | None = None
+    stall: float | None = None
+    trial_seconds: float | None = None
+
+    @classmethod
+    def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
+        """The job that a specification describes, with the trainable's code in `folder` on the workers."""
+        hours = spec.stop.trial.hours
+        return cls(
+            experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
+            every_steps=spec.checkpoint.every_steps, every_seconds=spec.checkpoint.every_seconds, folder=folder, code=code,
+            ending=spec.ending if spec.stop.trial.watches else None, enough=spec.stop.trial.function,
+            system_metrics=spec.mlflow.system_metrics, command=spec.command, report=spec.report.file,
+            stall=spec.stall, trial_seconds=None if hours is None else hours * 3600,
+        )
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +58,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     `until` is the step of the first decision, None for none; `checkpoints` are manifests to restore, newest first.
     `avoid_spot`, `clones` and `width`: see Started; a clone becomes the checkpoint of `step`, the last that the trial did.
-    `values`: the objective at the steps done so far, where the job has an ending. `story` tells people why there is another
-    attempt; empty for the first.
+    `values`: the objective at the steps done so far, where the job has an ending. `ran`: seconds of the earlier attempts.
+    `story` tells people why there is another attempt; empty for the first.
     """
 
     trial: int
@@ -54,13 +73,15 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     width: int = 1
     step: int = 0
     values: tuple[float, ...] = ()
+    ran: float = 0.0
     story: str = ""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt runs: where, from which step, in which Prefect task run, and why newer checkpoints were passed over.
 
-    `node` is the node's name for people, `node_id` the cluster's; empty where there is no cluster.
+    `node` is the node's name for people, `node_id` the cluster's; empty where there is no cluster. `ago`: seconds since then,
+    as news are gathered before they are sent.
     """
 
     node: str
@@ -68,13 +89,15 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     task_run: str
     restored: int = 0
     skipped: tuple[str, ...] = ()
+    ago: float = 0.0
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """News of an attempt since its last message; an empty one renews the lease.
 
     Sent again after a lost answer, it changes nothing. With `ended` it is the last message; `carry_on` then asks for
-    another trial to run in the same place. `doomed` says why the whole node is about to go away, if it is.
+    another trial to run in the same place. `doomed` says why the whole node is about to go away, if it is; `trouble` why its
+    checkpoints cannot be saved at present.
     """
 
     trial: int
@@ -85,6 +108,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended | None = None
     carry_on: bool = False
     doomed: str = ""
+    trouble: str = ""
 
 
 Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
@@ -129,6 +153,10 @@ class Host(Protocol):
 
     def place(self) -> tuple[str, str]:
         """The node's name, for people, and its id in the cluster."""
+        ...
+
+    def end_children(self) -> None:
+        """Ends all processes that were started in this one, and those that they have started."""
         ...
 
     def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:

@@ -16,6 +16,7 @@ import requests
 from mlflow.exceptions import MlflowException, RestException
 
 from regrow.tasks.addresses import shown
+from regrow.tasks.forking import renewed
 
 _LOG = logging.getLogger("regrow.trial")
 QUIET_SECONDS = 30.0
@@ -72,10 +73,15 @@ class Reach:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        renewed(self)
         self._told: set[str] = set()
         self._quiet_until: dict[str, float] = {}
         """By kind; the empty one is all kinds."""
         self._why = ""
+
+    def renew(self) -> None:
+        """See Renewed."""
+        self._lock = threading.Lock()
 
     def try_(self, kind: str, call: Callable[[], _T], instead: Callable[[], _T]) -> _T:
         """What `call` returns; `instead`, and a word about the `kind` of things that are lost, if MLflow is away."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from regrow.tasks import variables
 from regrow.tasks.addresses import shown
+from regrow.tasks.forking import renewed
 from regrow.tasks.mlflow_import import when_imported
 from regrow.tasks.mlflow_port import Records, Tracked
 
@@ -53,9 +54,15 @@ class Calls:
         self.active: Any = None
         self.release: Callable[[], None] | None = None
         """Writes what waits; known with the run."""
-        self._sought = False
+        self._sought = self._forked = False
         self._lock = threading.RLock()
         self.asked = False
+        renewed(self)
+
+    def renew(self) -> None:
+        """A forked child has the run if its parent had it; the recorder, which it would be asked of, it cannot reach."""
+        self._lock = threading.RLock()
+        self._forked = True
 
     def uri(self) -> str:
         """Where MLflow's client looks within the trial."""
@@ -82,6 +89,11 @@ class Calls:
     def _find(self) -> tuple[Tracked | None, str]:
         if self._records is None:
             return None, ""
+        if self._forked:
+            return None, (
+                "this is a process that the trainable started before it used MLflow itself; call any function of mlflow before,"
+                " mlflow.active_run() say"
+            )
         scheme, _, place = self._records.tracking_uri.partition(":///")
         if scheme == "sqlite" and "?" not in place and not Path(place).is_file():
             # It would be made here, for nobody.

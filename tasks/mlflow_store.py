@@ -24,6 +24,7 @@ from mlflow.tracking._tracking_service import utils
 from mlflow.tracking._tracking_service.client import TrackingServiceClient
 
 from regrow.tasks import mlflow_calls, mlflow_stand_ins
+from regrow.tasks.forking import renewed
 from regrow.tasks.mlflow_away import Reach
 from regrow.tasks.mlflow_carried import Carried
 from regrow.tasks.mlflow_names import PREFIX, Names
@@ -160,6 +161,14 @@ class _Guard:
         for name, kind in _WRITES.items():
             setattr(store, name, self._switch(name, functools.partial(self._write, name, kind)))
         store._async_logging_queue._logging_func = store.log_batch  # noqa: SLF001 - it holds the one from before
+        self._store = store
+        renewed(self)
+
+    def renew(self) -> None:
+        """A forked child opens connections of its own to a database: two processes on one would read each other's answers."""
+        self._lock = threading.Lock()
+        if (engine := getattr(self._store, "engine", None)) is not None:
+            engine.dispose(close=False)
 
     def begin(self, tracking_uri: str, calls: Calls, run: Run) -> None:
         """From now on it is this attempt's run that is looked after."""

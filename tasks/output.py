@@ -190,6 +190,14 @@ class Keeper:
             elif output in self._outputs:
                 self._outputs.remove(output)
 
+    def leave(self, seconds: float) -> None:
+        """The process is about to end: writes what there is, within `seconds`."""
+        if self.poll is not None:
+            self.poll()
+        for output in list(self._outputs):
+            self.close(output)
+        self.finish(seconds)
+
     def finish(self, seconds: float) -> bool:
         """Waits until all that was closed is in the store; False if that takes longer than `seconds`."""
         with self._changed:

@@ -68,5 +68,5 @@ class Store(Protocol):
     def list(self, prefix: str) -> list[str]:
         """The keys that begin with `prefix` ("" for all), sorted by code point. Sees every create that returned."""
 
-    def delete(self, keys: Iterable[str]) -> None:
-        """Delete the objects in the order given; missing ones are fine."""
+    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
+        """Delete the objects in the order given, else (not `ordered`) in any, by fewer requests; missing ones are fine."""

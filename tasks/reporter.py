@@ -8,7 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
 
 from regrow.search.events import Ended, Row, Saved
 from regrow.tasks.messages import Arrival, Assignment, Desk, DeskGone, Order, Progress, Reason
@@ -19,8 +22,10 @@ LEASE_SECONDS = 1.0
 """Between two messages without news: how soon an attempt learns that it is to end."""
 _WEIGHT: dict[Reason, int] = {"": 0, "paused": 1, "preempted": 1, "stopped": 2, "fenced": 3}
 """An order to end is only replaced by a weightier one."""
-MOST_ROWS = 20_000
-"""Rows held back at most while the coordinator is away; then `add` waits. About 10 MB."""
+MOST_NUMBERS = 100_000
+"""Numbers held back at most while the coordinator is away; then `add` waits. About 10 MB."""
+MESSAGE_NUMBERS = 20_000
+"""A message has so many numbers or a row more: 400 KB in the log, 2 MB in the coordinator while it takes it in."""
 
 
 class Reporter:
@@ -31,15 +36,22 @@ class Reporter:
     ) -> None:
         """`arrival` None: the attempt could not even begin."""
         self._desk, self._lease = desk, assignment
-        self._arrival = arrival
+        self._arrival, self._arrived = arrival, time.monotonic()
         self._saved = saved
         self._rows: deque[Row] = deque()
         self._doomed = ""
+        self._training: int | None = None
+        self._waiting = False
+        self._said = 0.0
+        self.step = 0
+        """The last step that was reported or restored."""
         self._sending = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self.order = Order(until=assignment.until)
+        self.trouble: Callable[[], str] = lambda: ""
+        """Why checkpoints cannot be saved at present."""
         self.on_drop: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
         """Called with (drop, keep) when checkpoints are to be deleted."""
 
@@ -48,10 +60,31 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="regrow-reporter", daemon=True)
         self._thread.start()
 
+    def begin(self) -> None:
+        """From now on the calling thread trains, and `silent` counts."""
+        self._said, self._training = time.monotonic(), threading.get_ident()
+
+    def silent(self) -> float | None:
+        """Seconds without a report; None while the training waits for us: for an answer, or for the store."""
+        return None if self._waiting else time.monotonic() - self._said
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Within the block, the thread that trains may wait for us."""
+        if threading.get_ident() != self._training:
+            yield
+            return
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._said, self._waiting = time.monotonic(), False
+
     def add(self, row: Row) -> None:
         """Takes a row; it is sent with the next message."""
         self._rows.append(row)
-        if len(self._rows) >= MOST_ROWS:
+        self.step, self._said = row.step, time.monotonic()
+        if len(self._rows) * (1 + len(row.metrics)) >= MOST_NUMBERS:
             self.flush()
 
     def notice(self, why: str, node: bool) -> None:
@@ -67,32 +100,55 @@ class Reporter:
 
     def flush(self, *, ended: Ended | None = None, carry_on: bool = False) -> Order:
         """Sends all news and waits for the answer, which becomes `order`. Sends nothing once the lease is gone."""
-        with self._sending:
+        with self.awaited(), self._sending:
             if self.order.reason == "fenced":
                 self._rows.clear()
                 return self.order
-            arrival, self._arrival = self._arrival, None
             # Checkpoints first: a row is added before its checkpoint is asked for, so the rows taken next include it.
             saved = tuple(self._saved())
-            # Taken one by one, so that none is lost that is added meanwhile.
-            rows = tuple(self._rows.popleft() for _ in range(len(self._rows)))
-            news = Progress(
-                trial=self._lease.trial,
-                attempt=self._lease.attempt,
-                began=arrival,
-                rows=rows,
-                saved=saved,
-                ended=ended,
-                carry_on=carry_on,
-                doomed=self._doomed,
-            )
-            try:
-                order = self._desk.tell(news)
-            except DeskGone as error:
-                order = Order(reason="fenced", why=str(error))
-            self._obey(order)
-        if order.drop and self.on_drop is not None:
-            self.on_drop(order.drop, order.keep)
+            left, drops = len(self._rows), list[Order]()
+            while True:
+                rows = self._some_rows(left)
+                left -= len(rows)
+                last = not left
+                order = self._tell(rows, saved if last else (), ended if last else None, carry_on=carry_on and last)
+                drops += [order] if order.drop else []
+                if last or order.reason == "fenced":
+                    break
+        for told in drops:
+            if self.on_drop is not None:
+                self.on_drop(told.drop, told.keep)
+        return order
+
+    def _some_rows(self, most: int) -> tuple[Row, ...]:
+        """The oldest rows, as many as a message holds; taken one by one, so that none is lost that is added meanwhile."""
+        rows: list[Row] = []
+        size = 0
+        while len(rows) < most and size < MESSAGE_NUMBERS:
+            rows.append(self._rows.popleft())
+            size += 1 + len(rows[-1].metrics)
+        return tuple(rows)
+
+    def _tell(self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool) -> Order:
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            arrival = msgspec.structs.replace(arrival, ago=time.monotonic() - self._arrived)
+        news = Progress(
+            trial=self._lease.trial,
+            attempt=self._lease.attempt,
+            began=arrival,
+            rows=rows,
+            saved=saved,
+            ended=ended,
+            carry_on=carry_on,
+            doomed=self._doomed,
+            trouble=self.trouble(),
+        )
+        try:
+            order = self._desk.tell(news)
+        except DeskGone as error:
+            order = Order(reason="fenced", why=str(error))
+        self._obey(order)
         return order
 
     def hurry(self) -> None:

@@ -8,13 +8,16 @@ import importlib
 import importlib.util
 import pickle
 import re
+import symtable
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
+from regrow.tasks.command import run_command
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
 from regrow.tasks.ports import Store
@@ -46,8 +49,24 @@ def load(job: Job, store: Store) -> Callable[[Trial], object]:
 
     Raises SpecError or UserError where it cannot be found; an exception of the user's own module passes through unchanged.
     """
+    if job.command:
+        return lambda trial: run_command(job, trial)
     found = unpickled(store, *job.code) if job.code else find(job.trainable, job.folder)
     return adapt(found, job.trainable)
+
+
+@contextmanager
+def as_a_script(path: str, folder: str | None) -> Iterator[None]:
+    """Has sys.argv within the block as a script has it that was started without arguments.
+
+    Many parse theirs as they are imported, or at the top of their training function, and would be given Ray's, or ours.
+    """
+    place = path.partition(":")[0]
+    before, sys.argv = sys.argv, [str(Path(folder or ".", place)) if place.endswith(".py") else place]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 def find(path: str, folder: str | None) -> Any:
@@ -101,19 +120,42 @@ def _no_name(path: str, name: str, names: list[str]) -> SpecError:
 def glance(file: Path, path: str) -> None:
     """Looks at a trainable's source without running it: what is wrong there for certain is told before anything starts.
 
-    Raises SyntaxError, and SpecError if the name is not even mentioned and nothing could define it unseen.
+    Raises SyntaxError, and SpecError if the name is not bound in the module and nothing could bind it unseen.
     """
-    source = file.read_bytes()
-    try:
-        tree = ast.parse(source, str(file))
-    except SyntaxError as error:
-        raise error.with_traceback(None) from None  # where the parser stood is not the user's business
+    source, _ = parsed(file)
     name = path.partition(":")[2].partition(".")[0]
     unseen = rb"import \*|\b(?:exec|eval|globals|vars|setattr|__getattr__|__dict__|modules)\b"
-    if re.search(rb"\b" + name.encode() + rb"\b", source) or re.search(unseen, source):
-        return
+    table = symtable.symtable(source.decode("utf-8-sig", errors="replace"), str(file), "exec")
+    if name not in _bound(table) and not re.search(unseen, source):
+        raise _no_name(path, name, functions(file))
+
+
+def functions(file: Path) -> list[str]:
+    """Names of the functions and classes that a file defines, without running it; none for what is not Python."""
+    try:
+        _, tree = parsed(file)
+    except (SyntaxError, ValueError):
+        return []
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    raise _no_name(path, name, [n.name for n in tree.body if isinstance(n, defined) and not n.name.startswith("_")])
+    return [n.name for n in tree.body if isinstance(n, defined) and not n.name.startswith("_")]
+
+
+def _bound(table: symtable.SymbolTable, *, inside: bool = False) -> set[str]:
+    """The names that a module's source binds at its top, also by `global` in a function."""
+    own = {
+        s.get_name() for s in table.get_symbols()
+        if (s.is_assigned() or s.is_imported() or s.is_namespace()) and (not inside or s.is_declared_global())
+    }
+    return own.union(*(_bound(inner, inside=True) for inner in table.get_children()))
+
+
+def parsed(file: Path) -> tuple[bytes, ast.Module]:
+    """A Python file's source and syntax tree. Raises SyntaxError."""
+    source = file.read_bytes()
+    try:
+        return source, ast.parse(source, str(file))
+    except SyntaxError as error:
+        raise error.with_traceback(None) from None  # where the parser stood is not the user's business
 
 
 def _spec_of(place: str) -> object:

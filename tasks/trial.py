@@ -6,27 +6,41 @@ import difflib
 import logging
 import math
 import numbers
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from regrow.search.durations import told
 from regrow.search.endings import Endings
 from regrow.search.events import Row
+from regrow.search.spec import MOST_STEPS
 from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.disk import full, is_full
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.messages import Assignment, Job
+from regrow.tasks.messages import Assignment, Job, Reason
 from regrow.tasks.reporter import Reporter
 
+ROOM_SECONDS = 1.0
+"""Between two tries to write a snapshot to a disk that is full."""
 _SHOWN = 80
 """Characters of a value in a message: a tensor may have millions of numbers."""
+_ELSEWHERE = (
+    "trial {}: trial.report was called in a process that the trainable started, which cannot report; hand the numbers back to"
+    " the trainable (the result of a pool, a queue) and report there"
+)
 Save = Callable[[Path], object]
 
 
 class ReportError(RegrowError):
     """The trainable reported something that cannot be recorded: its metric is missing, or is not a finite number."""
+
+
+class NotSaved(RegrowError):
+    """Raised by a `checkpoint(folder)` that has nothing to save after all: the trial goes on without this one."""
 
 
 class TrialEnd(BaseException):
@@ -62,20 +76,32 @@ class Trial:
         self._job, self._reporter, self._writer = job, reporter, writer
         self._step = restored_step
         self._current: int | None = None
-        self._limit = job.max_steps
+        self._most = job.max_steps or MOST_STEPS
+        self._limit = self._most
         self._last_checkpoint = time.monotonic()
         self._saved_step = restored_step
+        self._left_out = False
+        """Whether the last checkpoint that was due found no room on the disk."""
         self._settled = False
         """Whether a report was made since the attempt was told to leave, so that no work is lost by ending."""
         self._function: Callable[[int, dict[str, float | None]], object] | None = None
+        self._deadline = None if job.trial_seconds is None else time.monotonic() + job.trial_seconds - assignment.ran
         self._endings = None if job.ending is None else Endings(job.ending, assignment.values[:restored_step])
         self.enough = None if self._endings is None else self._endings.why
         """Why the trial ends before its last step, None if it does not."""
         if self.enough is not None:
             self._limit = restored_step
         self._metrics: dict[str, float | None] = {job.objective: None}
+        self._pid = os.getpid()
         self.cut_short = False
         """Whether the trainable was kept from doing further steps; False where it ended by itself."""
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Raises ReportError: a trial cannot be sent to another process."""
+        raise ReportError(
+            f"trial {self.number} was to be sent to another process, which cannot report for it; send what the process needs"
+            " (trial.config, trial.seed), and report what comes back"
+        )
 
     @property
     def step(self) -> int:
@@ -93,16 +119,26 @@ class Trial:
     @property
     def complete(self) -> bool:
         """Whether it did all its steps."""
-        return self._limit is not None and self._step >= self._limit
+        return self._step >= self._limit
+
+    @property
+    def told(self) -> Reason:
+        """Why the attempt was told to end, "" while it was not: for a trainable that cannot wait for its next report."""
+        return self._reporter.order.reason
+
+    def end(self) -> NoReturn:
+        """Ends the attempt where it is."""
+        self.cut_short = not self.complete
+        raise TrialEnd
 
     def steps(self, until: int | None = None) -> Iterator[int]:
         """The steps still to do: from the one after the restored, up to `until` or the experiment's `max_steps`.
 
-        Ends earlier when a decision or an interruption ends the attempt. None: up to `max_steps`, or without end.
+        Ends earlier when a decision or an interruption ends the attempt. None: up to `max_steps`; 1,000,000 where that is not
+        given.
         Report once in each step. Raises ReportError where a step was not reported.
         """
-        most = self._job.max_steps
-        self._limit = most if until is None else until if most is None else min(until, most)
+        self._limit = self._most if until is None else min(until, self._most)
         if self.enough is not None:
             self._limit = self._step
         while True:
@@ -121,6 +157,8 @@ class Trial:
         `checkpoint(folder)` is called when a checkpoint is due and is to write files into the empty `folder`: whatever
         the attempt needs to go on after this step. Raises ReportError for a metric that is missing or not a finite number.
         """
+        if os.getpid() != self._pid:
+            raise ReportError(_ELSEWHERE.format(self.number))
         self._end_if_over()
         leaving = self._reporter.order.leaving
         if self._current is not None and self._step >= self._current:
@@ -134,7 +172,7 @@ class Trial:
             self._snapshot(checkpoint)
         self._settled = leaving
         until = self._reporter.order.until
-        if until is not None and self._step >= until and self._step != self._job.max_steps:
+        if until is not None and self._step >= until and self._step != self._most:
             order = self._reporter.flush()
             if order.leaving:  # decided at this very step: the trial goes on from here, not from one later
                 if checkpoint is not None and not order.unsaved and self._saved_step < self._step:
@@ -148,6 +186,8 @@ class Trial:
         if self._endings is not None:
             self._endings.tell(float(metrics[self._job.objective] or 0.0))
             self.enough = self._endings.why
+        if self.enough is None and self._deadline is not None and time.monotonic() >= self._deadline:
+            self.enough = f"it had its {told(self._job.trial_seconds or 0.0)}"
         if self.enough is None and self._function is not None and self._function(self.number, dict(metrics)):
             self.enough = "its stop function says so"
         if self.enough is not None:
@@ -162,8 +202,7 @@ class Trial:
 
     def _end_if_over(self) -> None:
         if self._over():
-            self.cut_short = not self.complete
-            raise TrialEnd
+            self.end()
 
     def _checkpoint_due(self) -> bool:
         job, seconds = self._job, time.monotonic() - self._last_checkpoint
@@ -174,14 +213,49 @@ class Trial:
         return self._step % (job.every_steps or 1) == 0
 
     def _snapshot(self, save: Save) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="regrow-snapshot-"))
         try:
-            save(folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        self._writer.submit(folder, self._step)
+            folder = self._with_room(save)
+        except NotSaved as error:
+            self.log.warning("trial %d: no checkpoint at step %d: %s", self.number, self._step, error)
+            return
+        if folder is None:
+            return
+        with self._reporter.awaited():
+            self._writer.submit(folder, self._step)
         self._saved_step, self._last_checkpoint = self._step, time.monotonic()
+
+    def _with_room(self, save: Save) -> Path | None:
+        """The folder with a snapshot; None if it is left out, as the disk is full, or counts no more."""
+        while (folder := self._written(save)) is None:
+            # The first one is left out, and training goes on. Later ones, and the last one, wait for room.
+            if not (self._left_out or self._step == self._limit or self._reporter.order.leaving):
+                self._left_out = True
+                return None
+            if self._reporter.order.reason in ("stopped", "fenced"):
+                return None
+            with self._reporter.awaited():
+                time.sleep(ROOM_SECONDS)
+        self._left_out = False
+        return folder
+
+    def _written(self, save: Save) -> Path | None:
+        """The folder with a snapshot; None if the disk that it would be on is full."""
+        place = Path(tempfile.gettempdir())
+        folder = None
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="regrow-snapshot-"))
+            save(folder)
+        except BaseException as error:
+            found = is_full(error, place)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            if not found or not isinstance(error, Exception):
+                raise
+            where = f"{place}, where snapshots are made (TMPDIR)"
+            self._writer.troubled("snapshots", f"{full(place)}; trial {self.number}, step {self._step}, has no room in {where}")
+            return None
+        self._writer.troubled("snapshots", "")
+        return folder
 
     def _clean(self, metrics: Mapping[str, float]) -> dict[str, float | None]:
         objective, where = self._job.objective, f"trial {self.number}, step {self._step + 1}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,26 @@ def s3(s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
     for name, value in s3_server_of_session.environment().items():
         monkeypatch.setenv(name, value)
     return f"s3://{s3_server_of_session.bucket}/{uuid.uuid4().hex}"
+
+
+@contextmanager
+def disk_of(megabytes: int, place: Path) -> Iterator[Path]:
+    """A real disk of that size, mounted at `place`. Skips the test where mounting is not permitted."""
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(place)]
+    made = subprocess.run(command, capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"mounting is not permitted here: {made.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(place: Path) -> Path:
+    """Takes all the room that there is on a disk; returns the file that has it."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return ballast

@@ -18,13 +18,19 @@ DOMAINS: dict[Callable[..., Domain], tuple[Any, ...]] = {
     space.constant: ([1, 2],),
 }
 """The functions that make domains in Python, each with an example."""
+_ELSEWHERE = {
+    "Parameter": "[parameters](#space)",
+    "Search": "[name](../algorithms.md#samplers), `{name: {option: value}}` or `module:Class`",
+    "Schedule": "[name](../algorithms.md#schedulers), `{name: {option: value}}` or `module:Class`",
+}
+"""Parts that are no table of keys: what stands for them in one."""
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "ge": "≥", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def page() -> str:
     """Markdown: a table for the specification, then one for each part of it, in the order in which they are met."""
     schema = Spec.model_json_schema()
-    parts: dict[str, Any] = schema["$defs"]
+    parts: dict[str, Any] = {name: part for name, part in schema["$defs"].items() if name not in _ELSEWHERE}
     lines = [*_table(schema, parts)]
     for name in _met(schema, parts):
         said = as_text(parts[name].get("description", ""))
@@ -63,7 +69,7 @@ def _type(field: dict[str, Any]) -> str:
     """A schema's type in words, with a link for a part that has a table of its own."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
-        return f"[{name}](#{_anchor(name)})"
+        return _ELSEWHERE.get(name) or f"[{name}](#{_anchor(name)})"
     if "anyOf" in field:
         return " or ".join(dict.fromkeys(_type(one) for one in field["anyOf"]))
     if "const" in field or "enum" in field:
@@ -97,7 +103,7 @@ def _met(model: dict[str, Any], parts: dict[str, Any]) -> list[str]:
 
     def meet(one: dict[str, Any]) -> None:
         for name in _refs(one["properties"]):
-            if name not in found:
+            if name not in found and name in parts:
                 found[name] = None
                 meet(parts[name])
 

@@ -7,6 +7,7 @@ import re
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from regrow.tasks.errors import UserError
@@ -34,8 +35,8 @@ def is_stream(path: Path) -> bool:
     return False
 
 
-def put(path: Path, data: bytes) -> None:
-    """Writes all of it: a regular file is replaced by a whole one or left as it was, behind a link, too.
+def put(path: Path, data: Iterable[bytes]) -> None:
+    """Writes all of it, part by part: a regular file is replaced by a whole one or left as it was, behind a link, too.
 
     A pipe is waited for until somebody reads it. Raises UserError where it cannot be written.
     """
@@ -43,12 +44,13 @@ def put(path: Path, data: bytes) -> None:
         if (number := _descriptor(path)) is not None:
             # As it is, not opened once more, which would begin at its start.
             with open(number, "wb", closefd=False) as file:
-                file.write(data)
+                file.writelines(data)
         elif is_stream(path):
             with path.open("wb", buffering=0) as stream:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[stream.write(rest) :]
+                for part in data:
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[stream.write(rest) :]
         else:
             _replace(path.resolve(), data)
     except OSError as error:
@@ -74,11 +76,11 @@ def _descriptor(path: Path) -> int | None:
     return None
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: Iterable[bytes]) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(data)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(name, 0o666 & ~mask)  # mkstemp's file is its maker's alone

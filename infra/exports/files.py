@@ -6,11 +6,14 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regrow.infra.exports.frames import Column, Table, frame
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 """What makes a spreadsheet calculate a cell, as OWASP lists it ("CSV Injection"), full-width forms included."""
@@ -18,25 +21,67 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """What a terminal would obey."""
 
 
-def csv_bytes(table: Table) -> bytes:
-    r"""The table as CSV (RFC 4180): UTF-8, CRLF, a header; empty cells for nothing, ISO 8601 in UTC, lists and maps as JSON.
+def csv_bytes(parts: Iterable[Table]) -> Iterator[bytes]:
+    r"""A table, given in parts, as CSV (RFC 4180): UTF-8, CRLF, a header; empty cells for nothing, ISO 8601 in UTC, lists and
+    maps as JSON.
 
     Text that a spreadsheet would take for a formula (it begins with =, +, - or @, perhaps after white space) gets an apostrophe
     in front; control characters are written as \x1b. Numbers are numbers, also negative ones.
     """
-    out = io.StringIO(newline="")
-    writer = csv.writer(out)
-    writer.writerow([_harmless(column.name) for column in table])
-    writer.writerows(zip(*(_cells(column) for column in table), strict=True))
-    return out.getvalue().encode()
+    for place, table in enumerate(parts):
+        out = io.StringIO(newline="")
+        writer = csv.writer(out)
+        if place == 0:
+            writer.writerow([_harmless(column.name) for column in table])
+        writer.writerows(zip(*(_cells(column) for column in table), strict=True))
+        yield out.getvalue().encode()
 
 
-def parquet_bytes(table: Table) -> bytes:
+def parquet_bytes(parts: Iterable[Table]) -> Iterator[bytes]:
     """The same as Parquet, with the types of the columns; those of mixed types as JSON text."""
-    mixed = [Column(name=c.name, kind="text", cells=_json(c.cells)) if c.kind == "any" else c for c in table]
-    out = io.BytesIO()
-    frame(mixed).to_parquet(out, engine="pyarrow", index=False)
-    return out.getvalue()
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    written = _Written()
+    writer: ParquetWriter | None = None
+    for table in parts:
+        mixed = [Column(name=c.name, kind="text", cells=_json(c.cells)) if c.kind == "any" else c for c in table]
+        rows = pa.Table.from_pandas(frame(mixed), schema=None if writer is None else writer.schema, preserve_index=False)
+        writer = writer or ParquetWriter(written, rows.schema)
+        writer.write_table(rows)
+        yield written.take()
+    if writer is not None:
+        writer.close()
+    yield written.take()
+
+
+class _Written(io.RawIOBase):
+    """A file that hands on what is written to it."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Buffer) -> int:
+        self._parts.append(bytes(data))
+        self._at += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+def as_written(cell: str) -> str:
+    """The text of a cell of a CSV as it was before an apostrophe kept it from being a formula."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
 
 
 def _cells(column: Column) -> Iterator[str]:

@@ -6,13 +6,16 @@ Columns come in a fixed order and are all there, whatever the rows hold: ours, t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from regrow.infra import views
 from regrow.infra.places import Places
+from regrow.infra.rows import Rows, Sorted
 from regrow.search.domains import Choice, Constant, Domain, Int, Json
+from regrow.search.events import Row
 from regrow.search.history import History, Trial
 from regrow.search.waste import of_trial
 
@@ -33,17 +36,22 @@ class Column:
 
 
 Table = list[Column]
+Step = tuple[int, int, Row]
+"""Trial, attempt and row."""
+CELLS = 200_000
+"""Of a table with a row a step, so many are in memory at a time."""
 
 
-def trials(history: History, places: Places | None = None) -> Table:
+def trials(found: Rows, places: Places | None = None) -> Table:
     """A row a trial, by number.
 
     `value` is the best of the objective, at `step`, as far as constraints are met; `steps` how many it did. `config.*` is the
     configuration that it has now. `metrics.*` are those at `step`; of the last step where there are several metrics, or
     where no step met the constraints. `seconds`: on nodes, over all attempts that ended. `places` completes addresses.
     """
+    history = found.history
     shown = history.trials
-    rows = [(t.rows[step - 1].metrics if (step := views.standing_step(history, t)) else {}) for t in shown]
+    rows = [t.curve.shown(views.standing_step(history, t)) for t in shown]
     own: list[tuple[str, Kind, Iterable[Any]]] = [
         ("trial", "whole", (t.number for t in shown)),
         ("state", "text", (t.state.value for t in shown)),
@@ -63,27 +71,43 @@ def trials(history: History, places: Places | None = None) -> Table:
     for parameter in history.spec.space.parameters:
         cells = [t.config.get(parameter.name) for t in shown]
         table.append(Column(name=f"config.{parameter.name}", kind=_kind(parameter.domain), cells=cells))
-    return table + [_metric(name, rows) for name in metrics(history, shown)]
+    return table + [_metric(name, rows) for name in found.names()]
 
 
-def steps(history: History, number: int | None = None) -> Table:
-    """A row a step of each trial (or of the trial `number`), once, with the attempt that reported it and when."""
-    shown = history.trials if number is None else [history.trials[number]]
-    rows = [row for t in shown for row in t.rows]
-    table = [
-        Column(name="trial", kind="whole", cells=[t.number for t in shown for _ in t.rows]),
-        Column(name="step", kind="whole", cells=[row.step for row in rows]),
-        Column(name="attempt", kind="whole", cells=[attempt for t in shown for attempt in t.lineage]),
-        Column(name="time", kind="time", cells=[row.t for row in rows]),
-    ]
-    return table + [_metric(name, [row.metrics for row in rows]) for name in metrics(history, shown)]
+def steps(found: Sorted) -> Iterator[Table]:
+    """A row a step of each trial, once, with the attempt that reported it and when; in parts, at least one."""
+    for part in _parts(found, columns=4):
+        yield [*_own(part), *_metrics(found.names, part)]
 
 
-def metrics(history: History, shown: Iterable[Trial]) -> list[str]:
-    """Names of the metrics that these trials reported: those of the specification (also if not), then the others, sorted."""
-    first = [metric.name for metric in history.spec.metrics]
-    seen = {name for trial in shown for name in _names(trial)}
-    return [*first, *sorted(seen - set(first))]
+def curves(history: History, found: Sorted) -> Iterator[Table]:
+    """`steps`, and what `regrow simulate` needs to know beside: `config.*` with which a step was done, and its `seconds`.
+
+    The first step of an attempt is counted from when that began; clocks of machines that differ never make it less than 0.
+    """
+    parameters = history.spec.space.parameters
+    last: tuple[int, int, float] | None = None
+    for part in _parts(found, columns=5 + len(parameters)):
+        seconds: list[float] = []
+        configs: list[Mapping[str, Json]] = []
+        for number, attempt, row in part:
+            trial = history.trials[number]
+            began = last[2] if last is not None and last[:2] == (number, attempt) else trial.attempts[attempt - 1].t_began
+            seconds.append(max(0.0, row.t - (row.t if began is None else began)))
+            configs.append(_config(trial, row.step))
+            last = number, attempt, row.t
+        extra = [Column(name="seconds", kind="number", cells=seconds)]
+        for parameter in parameters:
+            cells = [config.get(parameter.name) for config in configs]
+            extra.append(Column(name=f"config.{parameter.name}", kind=_kind(parameter.domain), cells=cells))
+        yield [*_own(part), *extra, *_metrics(found.names, part)]
+
+
+def joined(parts: Iterable[Table]) -> DataFrame:
+    """The parts of a table as one data frame, see `frame`."""
+    import pandas as pd
+
+    return pd.concat(map(frame, parts), ignore_index=True)
 
 
 def frame(table: Table) -> DataFrame:
@@ -112,15 +136,6 @@ def _metric(name: str, rows: Iterable[Mapping[str, float | None]]) -> Column:
     return Column(name=f"metrics.{name}", kind="number", cells=[row.get(name) for row in rows])
 
 
-def _names(trial: Trial) -> Iterator[str]:
-    """Names in a trial's rows; nearly always the same in all of them."""
-    before: tuple[str, ...] = ()
-    for row in trial.rows:
-        if (names := tuple(row.metrics)) != before:
-            before = names
-            yield from names
-
-
 def _ended(trial: Trial) -> float | None:
     return trial.attempts[-1].t_ended if trial.state.final and trial.attempts else None
 
@@ -128,6 +143,34 @@ def _ended(trial: Trial) -> float | None:
 def _seconds(trial: Trial) -> float | None:
     ran = [a.t_ended - a.t_began for a in trial.attempts if a.t_began is not None and a.t_ended is not None]
     return max(0.0, sum(ran)) if ran else None
+
+
+def _parts(found: Sorted, columns: int) -> Iterator[list[Step]]:
+    most = max(1, CELLS // (columns + len(found.names)))
+    rest = iter(found)
+    part = list(islice(rest, most))
+    while True:
+        yield part
+        if not (part := list(islice(rest, most))):
+            return
+
+
+def _own(part: Sequence[Step]) -> Table:
+    return [
+        Column(name="trial", kind="whole", cells=[number for number, _, _ in part]),
+        Column(name="step", kind="whole", cells=[row.step for _, _, row in part]),
+        Column(name="attempt", kind="whole", cells=[attempt for _, attempt, _ in part]),
+        Column(name="time", kind="time", cells=[row.t for _, _, row in part]),
+    ]
+
+
+def _metrics(names: Iterable[str], part: Sequence[Step]) -> Table:
+    return [_metric(name, [row.metrics for _, _, row in part]) for name in names]
+
+
+def _config(trial: Trial, step: int) -> Mapping[str, Json]:
+    """The configuration with which a step was done."""
+    return next((change.config for change in reversed(trial.changes) if change.step < step), trial.proposed)
 
 
 def _kind(domain: Domain) -> Kind:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from regrow.infra.exports import frames
+from regrow.infra.rows import Rows, Sorted
 from regrow.search.domains import Choice, Constant, Float, Int, Json
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
@@ -41,7 +41,7 @@ _Event: TypeAlias = Any  # messages of protobuf, whose classes are made when the
 _Message: TypeAlias = Any
 
 
-def write(history: History, folder: str | Path) -> int:
+def write(rows: Rows, folder: str | Path) -> int:
     """Writes the event files of all trials below `folder`; returns how many trials.
 
     A folder that is absent or empty, or that holds an earlier export of the same experiment: that is replaced, run by run, so
@@ -49,11 +49,12 @@ def write(history: History, folder: str | Path) -> int:
     """
     if "://" in str(folder):
         raise UserError(f"{folder} is no local folder; TensorBoard's files are written to one")
-    folder = Path(folder)
+    folder, history = Path(folder), rows.history
     try:
         _take(history, folder)
-        for trial in history.trials:
-            _put(folder / task_name(trial.number), _events(history, trial))
+        with rows.sorted() as found:
+            for trial in history.trials:
+                _put(folder / task_name(trial.number), _events(history, trial, found))
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from None
     return len(history.trials)
@@ -93,20 +94,20 @@ def _put(run: Path, events: Iterable[_Event]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _events(history: History, trial: Trial) -> Iterator[_Event]:
+def _events(history: History, trial: Trial, found: Sorted) -> Iterator[_Event]:
     begun = trial.attempts[0].t_started if trial.attempts else history.t_created
     yield event_pb2.Event(wall_time=begun, file_version="brain.Event:2")
     # Whatever an earlier export said of this run is forgotten by a TensorBoard that read it.
     yield event_pb2.Event(wall_time=begun, step=0, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
     if trial.number == 0:  # one run says it for all of them
-        yield _summary(begun, 0, [_plugin("_hparams_/experiment", experiment=_experiment(history))])
+        yield _summary(begun, 0, [_plugin("_hparams_/experiment", experiment=_experiment(history, found.names))])
     yield _summary(begun, 0, [_plugin("_hparams_/session_start_info", session_start_info=_start(history, trial, begun))])
-    for row in trial.rows:
+    for _, row in found.of(trial.number):
         values = [(name, math.nan if value is None else value) for name, value in row.metrics.items()]
         yield _summary(row.t, row.step, [_scalar(name, value) for name, value in [*values, *_changing(trial, row.step)]])
     if trial.best is not None:
         value, step = trial.best
-        yield _summary(trial.rows[step - 1].t, step, [_scalar(_best(history), value)])
+        yield _summary(trial.curve.times[step - 1], step, [_scalar(_best(history), value)])
     if trial.state.final or trial.attempts:
         ended = max((a.t_ended for a in trial.attempts if a.t_ended is not None), default=begun)
         end = plugin_hparams_pb2.SessionEndInfo(status=_STATUS.get(trial.state, api_pb2.STATUS_RUNNING))
@@ -148,9 +149,9 @@ def _plugin(tag: str, **content: _Message) -> _Message:
 # ---- what the HParams page is told -------------------------------------------------------------------------------
 
 
-def _experiment(history: History) -> _Message:
+def _experiment(history: History, metrics: list[str]) -> _Message:
     """The parameters with their domains, and the metrics; the page shows the last value of each in a run."""
-    tags = [_best(history), *frames.metrics(history, history.trials)]
+    tags = [_best(history), *metrics]
     return api_pb2.Experiment(
         name=history.spec.name, time_created_secs=history.t_created, hparam_infos=[*map(_described, _parameters(history))],
         metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag) for tag in tags],

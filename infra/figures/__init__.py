@@ -1,4 +1,4 @@
-"""An experiment's figures, one module each, made with Plotly: functions of the history alone."""
+"""An experiment's figures, one module each, made with Plotly: functions of what the log says, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regrow.infra.figures import (
     timeline,
     wasted_work,
 )
-from regrow.search.history import History
+from regrow.infra.rows import Rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -30,7 +30,7 @@ class Kind(Protocol):
     READING: str
     NOTHING: str
 
-    def figure(self, history: History) -> Figure | None:
+    def figure(self, told: Rows) -> Figure | None:
         """The figure, None where it would have nothing to show."""
         ...
 
@@ -51,6 +51,6 @@ KINDS: dict[str, Kind] = {
 """All of them by name, in the order of the report."""
 
 
-def figure(history: History, name: str) -> Figure | None:
+def figure(told: Rows, name: str) -> Figure | None:
     """The figure of this name, None where it would have nothing to show. Raises KeyError for another name."""
-    return KINDS[name].figure(history)
+    return KINDS[name].figure(told)

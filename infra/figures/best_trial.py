@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, GREY, finished, safe
-from regrow.search.history import History
+from regrow.infra.rows import Rows
+from regrow.search.history import Trial
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -19,8 +20,9 @@ MOST = 8
 POINTS = 2000
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None before the first value that counts."""
+    history = told.history
     if history.best is None:
         return None
     from plotly.subplots import make_subplots
@@ -28,34 +30,48 @@ def figure(history: History) -> Figure | None:
     trial = history.trials[history.best]
     assert trial.best is not None
     _, step = trial.best
-    metrics = history.spec.metrics
-    found = list(dict.fromkeys([*(m.name for m in metrics), *(name for row in trial.rows for name in row.metrics)]))
-    names = found[:MOST]
+    count, drawn = _lines(told, trial, [metric.name for metric in history.spec.metrics])
+    names, at_best = list(drawn), trial.curve.shown(step)
     made = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=min(0.06, 0.3 / len(names)))
     for place, name in enumerate(names, start=1):
-        values = [row.metrics.get(name) for row in trial.rows]
-        there = [0.0 if v is None else v for v in values]
-        kept = series.thinned(there, POINTS)
+        kept = drawn[name].points
         colour = BEST if name == history.objective.name else COLOURS["done"]
         made.add_scatter(
-            x=[trial.rows[p].step for p in kept], y=[values[p] for p in kept], customdata=[trial.lineage[p] for p in kept],
+            x=[place + 1 for place, _ in kept], y=[value for _, value in kept],
+            customdata=[trial.curve.attempt_at(place + 1) for place, _ in kept],
             mode="lines+markers" if len(kept) <= 60 else "lines", name=safe(name), showlegend=False, row=place, col=1,
             line={"color": colour, "width": 2}, marker={"size": 5},
             hovertemplate=f"step %{{x}}, attempt %{{customdata}}<br>{safe(name)} %{{y:.6g}}<extra></extra>", meta="attempt",
         )
-        if values[step - 1] is not None:
+        if (value := at_best.get(name)) is not None:
             made.add_scatter(
-                x=[step], y=[values[step - 1]], mode="markers", marker={"color": colour, "symbol": "star", "size": 14},
+                x=[step], y=[value], mode="markers", marker={"color": colour, "symbol": "star", "size": 14},
                 showlegend=False, row=place, col=1, hoverinfo="skip",
             )
         made.update_yaxes(title={"text": safe(name) if len(name) <= 18 else safe(name[:17] + "…")}, row=place, col=1)
-    changes = [row.step for row, a, b in zip(trial.rows[1:], trial.lineage[1:], trial.lineage, strict=False) if a != b]
+    changes = [last + 1 for _, last in trial.curve.runs[:-1]]
     for number in series.sample(changes, 30):
         made.add_vline(x=number, line={"color": GREY, "width": 1, "dash": "dot"})
     made.update_xaxes(title={"text": "step"}, row=len(names), col=1)
     notes = []
-    if len(found) > MOST:
-        notes.append(f"{MOST} of its {len(found)} metrics are drawn.")
-    if len(trial.rows) > POINTS:
+    if count > MOST:
+        notes.append(f"{MOST} of its {count} metrics are drawn.")
+    if trial.step > POINTS:
         notes.append(f"Of each line {POINTS:,} points are drawn.")
     return finished(made, height=max(300, 90 + 150 * len(names)), note=" ".join(notes))
+
+
+def _lines(rows: Rows, trial: Trial, first: list[str]) -> tuple[int, dict[str, series.Line]]:
+    """How many metrics a trial reported, and the lines of MOST of them: the first ones, then as they appeared."""
+    names = dict.fromkeys(first)
+    drawn = {name: series.Line(trial.step, POINTS) for name in first[:MOST]}
+    for place, (_, row) in enumerate(rows.of(trial.number)):
+        for name in row.metrics.keys() - names.keys() and row.metrics:
+            if name not in names and len(drawn) < MOST:
+                drawn[name] = series.Line(trial.step, POINTS)
+                for _ in range(place):
+                    drawn[name].add(None)
+            names[name] = None
+        for name, line in drawn.items():
+            line.add(row.metrics.get(name))
+    return len(names), drawn

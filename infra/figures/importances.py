@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regrow.infra.figures.look import COLOURS, finished, safe
+from regrow.infra.rows import Rows
 from regrow.search.history import History
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ def importances(history: History) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None where there is too little to compare."""
+    history = told.history
     found = importances(history)
     if not found:
         return None

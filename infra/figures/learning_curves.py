@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, objective_axis, safe
-from regrow.search.history import History, Trial
+from regrow.infra.rows import Rows
+from regrow.search.history import Trial
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -20,8 +21,9 @@ POINTS = 24_000
 CURVES = 1000
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None before the first step."""
+    history = told.history
     drawn = [t for t in history.trials if t.values]
     if not drawn:
         return None
@@ -79,7 +81,7 @@ def _joined(trials: Sequence[Trial], most: int) -> dict[str, Any]:
     numbers: list[int] = []
     for trial in trials:
         places = series.thinned(trial.values, most)
-        x += [trial.rows[place].step for place in places] + [np.nan]
+        x += [place + 1 for place in places] + [np.nan]
         y += [trial.values[place] for place in places] + [np.nan]
         numbers += [trial.number] * (len(places) + 1)
     return {"x": np.array(x, np.float32), "y": np.array(y, np.float32), "customdata": np.array(numbers, np.int32)}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
+from regrow.infra.rows import Rows
 from regrow.search.history import History
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ TAKEN = "#c25e0a"
 """Of the lines: orange stands out on all blues, whoever looks."""
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None where no trial took over another's weights."""
+    history = told.history
     if not any(change.source is not None for trial in history.trials for change in trial.changes):
         return None
     import numpy as np

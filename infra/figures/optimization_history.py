@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, GREY, SYMBOLS, finished, objective_axis, safe
-from regrow.search.history import History
+from regrow.infra.rows import Rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -18,8 +18,9 @@ MOST = 3000
 """Points: each is an element of the page."""
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None before the first value that counts."""
+    history = told.history
     if history.best is None:
         return None
     from plotly import graph_objects as go

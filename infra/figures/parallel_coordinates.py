@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.figures import parameters, series
 from regrow.infra.figures.look import BEST, GREY, finished, safe, shade
+from regrow.infra.rows import Rows
 from regrow.search.history import History, Trial
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ class Column:
     ticks: list[tuple[float, str]]
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None for fewer than two trials with a value, and where no parameter differs."""
+    history = told.history
     trials = series.ranked(history)
     found = parameters.axes(history, trials) if len(trials) > 1 else []
     if not found:

@@ -65,7 +65,7 @@ def axes(history: History, trials: Sequence[Trial]) -> list[Axis]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def decades(low: float, high: float) -> tuple[list[float], list[str]]:

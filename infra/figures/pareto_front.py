@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
-from regrow.search.history import History, Trial
+from regrow.infra.rows import Rows
+from regrow.search.history import Trial
 from regrow.search.spec_parts import Metric
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ PANELS = 6
 POINTS = 2000
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None for one metric, and where no trial has reported all of them."""
+    history = told.history
     metrics = history.spec.metrics
-    complete = [t for t in history.trials if t.rows and all(t.rows[-1].metrics.get(m.name) is not None for m in metrics)]
+    complete = [t for t in history.trials if all(t.curve.metrics(t.step).get(m.name) is not None for m in metrics)]
     if len(metrics) < 2 or not complete:
         return None
     from plotly.subplots import make_subplots
@@ -32,7 +34,7 @@ def figure(history: History) -> Figure | None:
     front = set(history.front)
     best = [t for t in complete if t.number in front]
     others = series.sample([t for t in complete if t.number not in front], POINTS)
-    broken = [t for t in others if any(c.violation(t.rows[-1].metrics) > 0 for c in history.limits)]
+    broken = [t for t in others if not t.curve.feasible(t.step)]
     kept = [t for t in others if t not in broken] if len(broken) < len(others) else []
     pairs = list(combinations(metrics, 2))[:PANELS]
     columns = min(2, len(pairs))
@@ -52,7 +54,7 @@ def figure(history: History) -> Figure | None:
         for name, group, marker in groups:
             if group:
                 made.add_scatter(
-                    x=[t.rows[-1].metrics[first.name] for t in group], y=[t.rows[-1].metrics[second.name] for t in group],
+                    x=[t.curve.column(first.name)[-1] for t in group], y=[t.curve.column(second.name)[-1] for t in group],
                     customdata=[t.number for t in group], mode="markers", marker=marker, name=f"{name} ({len(group)})",
                     legendgroup=name, showlegend=place == 0,
                     hovertemplate=(
@@ -72,7 +74,7 @@ def figure(history: History) -> Figure | None:
 
 def _stairs(front: list[Trial], first: Metric, second: Metric) -> tuple[list[float | None], list[float | None]]:
     """The edge of what is dominated: between two trials of the front it has the worse of both values in each metric."""
-    points = sorted((t.rows[-1].metrics[first.name] or 0.0, t.rows[-1].metrics[second.name] or 0.0) for t in front)
+    points = sorted((t.curve.column(first.name)[-1], t.curve.column(second.name)[-1]) for t in front)
     if first.mode == "max":
         points.reverse()
     x: list[float | None] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, objective_axis, safe
+from regrow.infra.rows import Rows
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 
@@ -58,8 +59,9 @@ def _end(trial: Trial) -> int | None:
     return trial.decided if (last.stop is not None and trial.state is TrialState.STOPPED) or retired or trial.held else None
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None where the schedule stopped and paused none."""
+    history = told.history
     found = rungs(history)
     if not found:
         return None

@@ -42,16 +42,38 @@ def sample(items: Sequence[T], most: int, keep: Collection[T] = ()) -> list[T]:
 
 def thinned(values: Sequence[float], most: int) -> list[int]:
     """Positions of at most `most` values from which a line looks the same: the ends, and each bucket's lowest and highest."""
-    count = len(values)
-    if count <= max(most, 4):
-        return list(range(count))
-    buckets = max(1, (most - 2) // 2)
-    kept = {0, count - 1}
-    for bucket in range(buckets):
-        inside = range(1 + bucket * (count - 2) // buckets, 1 + (bucket + 1) * (count - 2) // buckets)
-        kept.add(min(inside, key=values.__getitem__))
-        kept.add(max(inside, key=values.__getitem__))
-    return sorted(kept)
+    line = Line(len(values), most)
+    for value in values:
+        line.add(value)
+    return [place for place, _ in line.points]
+
+
+class Line:
+    """A line of `count` points that come one by one, of which it keeps what `thinned` does; None counts as 0 there."""
+
+    def __init__(self, count: int, most: int) -> None:
+        self.points: list[tuple[int, float | None]] = []
+        """(position, value) of those that are kept, as far as they are known."""
+        self._count = count
+        self._buckets = max(1, (most - 2) // 2) if count > max(most, 4) else 0
+        self._bucket = 0
+        self._came = 0
+        self._low: tuple[int, float | None] | None = None
+        self._high: tuple[int, float | None] | None = None
+
+    def add(self, value: float | None) -> None:
+        """The next point."""
+        place, self._came = self._came, self._came + 1
+        if not self._buckets or place in (0, self._count - 1):
+            self.points.append((place, value))
+            return
+        if self._low is None or (value or 0.0) < (self._low[1] or 0.0):
+            self._low = place, value
+        if self._high is None or (value or 0.0) > (self._high[1] or 0.0):
+            self._high = place, value
+        if place + 1 == 1 + (self._bucket + 1) * (self._count - 2) // self._buckets:  # the last one of its bucket
+            self.points += sorted({self._low, self._high})
+            self._bucket, self._low, self._high = self._bucket + 1, None, None
 
 
 def logarithmic(values: Sequence[float]) -> bool:

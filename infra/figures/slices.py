@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures import parameters, series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, logarithmic, objective_axis, safe
+from regrow.infra.rows import Rows
 from regrow.search.history import History, Trial
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ POINTS = 3000
 COLUMNS = 3
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None for fewer than two trials with a value, and where no parameter differs."""
+    history = told.history
     trials = series.ranked(history)
     found = parameters.axes(history, trials) if len(trials) > 1 else []
     if not found:

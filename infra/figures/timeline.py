@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures.look import COLOURS, GREY, finished, safe
+from regrow.infra.rows import Rows
 from regrow.search.history import Attempt, History
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ def clock(spans: Sequence[tuple[float, float]]) -> Clock:
     return Clock(zero=ordered[0][0], pauses=[gap for gap in gaps if gap[1] - gap[0] > max(60.0, busy / 50)])
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None before the first attempt began."""
+    history = told.history
     begun = [(trial.number, a) for trial in history.trials for a in trial.attempts if a.t_began is not None]
     if not begun:
         return None

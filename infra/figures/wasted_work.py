@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regrow.infra.figures.look import COLOURS, finished
+from regrow.infra.rows import Rows
 from regrow.search import cost, waste
-from regrow.search.history import History
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -16,13 +16,14 @@ READING = "Node-seconds that led to nothing, by why they were lost (left), and t
 NOTHING = "No work was lost."
 MOST = 15
 CLASSES = {
-    "preempted": COLOURS["preempted"], "infrastructure": COLOURS["failed"], "error": COLOURS["paused"],
-    "checkpoint": COLOURS["stopped"],
+    "preempted": COLOURS["preempted"], "infrastructure": COLOURS["failed"], "stalled": COLOURS["pending"],
+    "error": COLOURS["paused"], "checkpoint": COLOURS["stopped"],
 }
 
 
-def figure(history: History) -> Figure | None:
+def figure(told: Rows) -> Figure | None:
     """None where nothing was lost."""
+    history = told.history
     totals = waste.of_all(history)
     if not any(one.seconds or one.steps for one in totals.values()):
         return None

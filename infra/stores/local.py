@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from regrow.infra.stores.keys import RESERVED, check_key, check_prefix
+from regrow.tasks.disk import told
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Exists, Missing, Unavailable
 
@@ -27,6 +28,7 @@ STALE_S = 24 * 3600.0
 
 _CHUNK = 1 << 20
 _UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+_PASSING = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -38,9 +40,14 @@ class LocalStore:
         self._prepared = self._root / RESERVED
         self._durable: set[Path] = set()  # folders whose own entries are on disk
         self._lock = threading.Lock()
+        self._worked = False
+        """Whether something was written: what cannot be written after that may be possible again."""
 
     def __reduce__(self) -> tuple[type[LocalStore], tuple[Path]]:
         return LocalStore, (self._root,)  # goes to workers
+
+    def __str__(self) -> str:
+        return str(self._root)
 
     def create(self, key: str, data: bytes | Path) -> None:
         path = self._path(key)
@@ -52,10 +59,11 @@ class LocalStore:
             self._prepare(key, temporary, data)
             with self._failures(key):
                 self._publish(key, temporary, path)
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
+            self._worked = True
         except Exists:
             with suppress(OSError):
-                _sync_folder(path.parent)  # the winner may not have come to it yet, and Exists promises it
+                sync_folder(path.parent)  # the winner may not have come to it yet, and Exists promises it
             raise
         finally:
             with suppress(OSError):
@@ -78,7 +86,7 @@ class LocalStore:
         with self._failures(prefix):
             return sorted(key for key in _walk(self._root / folder, folder) if key.startswith(prefix))
 
-    def delete(self, keys: Iterable[str]) -> None:
+    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         paths = {key: self._path(key) for key in keys}
         folders = dict.fromkeys(path.parent for path in paths.values())
         for key, path in paths.items():
@@ -86,7 +94,7 @@ class LocalStore:
                 path.unlink()
         for folder in folders:
             with suppress(OSError):
-                _sync_folder(folder)
+                sync_folder(folder)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
@@ -100,7 +108,7 @@ class LocalStore:
         folder.mkdir(exist_ok=True)
         # Even if it was there: another process may have made it and not have come to this yet.
         with suppress(PermissionError):  # the folder above the root may be closed to us
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
         if folder == self._prepared:
             _remove_stale(folder)
         with self._lock:
@@ -138,10 +146,10 @@ class LocalStore:
         try:
             yield
         except OSError as error:
-            why = error.strerror or str(error)
-            if error.errno in _UNUSABLE:
+            why = told(error, self._root)
+            if error.errno in _UNUSABLE and not (self._worked and error.errno in _PASSING):
                 raise UserError(
-                    f"the state folder {self._root} can't be used: {why} ({error.filename}); "
+                    f"the state folder {self._root} can't be used: {error.strerror} ({error.filename}); "
                     "choose another one, or change its permissions"
                 ) from error
             raise Unavailable(key, why) from error
@@ -167,7 +175,8 @@ def _write(path: Path, source: BinaryIO) -> None:
             raise
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes the folder's entries durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -17,6 +17,9 @@ class MemoryStore:
         self._objects: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
+    def __str__(self) -> str:
+        return "memory"
+
     def create(self, key: str, data: bytes | Path) -> None:
         check_key(key)
         content = data.read_bytes() if isinstance(data, Path) else bytes(data)
@@ -40,7 +43,7 @@ class MemoryStore:
         with self._lock:
             return sorted(key for key in self._objects if key.startswith(prefix))
 
-    def delete(self, keys: Iterable[str]) -> None:
+    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         for key in [check_key(key) for key in keys]:
             with self._lock:
                 self._objects.pop(key, None)

@@ -44,6 +44,9 @@ class S3Store:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self._requests.place, self._prefix, self._requests.patience, self._requests.worked)
 
+    def __str__(self) -> str:
+        return f"s3://{self._requests.place.bucket}/{self._prefix}"
+
     def create(self, key: str, data: bytes | Path) -> None:
         full = self._above + check_key(key)
         if isinstance(data, Path):
@@ -64,9 +67,9 @@ class S3Store:
         found = self._run(prefix, self._objects.keys(self._above + check_prefix(prefix)))
         return sorted(key.removeprefix(self._above) for key in found)
 
-    def delete(self, keys: Iterable[str]) -> None:
+    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         for_all = [self._above + check_key(key) for key in keys]
-        self._run("", self._objects.delete(for_all))
+        self._run("", self._objects.delete(for_all) if ordered else self._objects.delete_together(for_all))
 
     # ---- beside the port -------------------------------------------------------------------------------------------
 
@@ -77,6 +80,10 @@ class S3Store:
     def holds_any(self, prefix: str) -> bool:
         """Whether any key begins with `prefix`, by one small request."""
         return bool(self._run(prefix, self._objects.keys(self._above + check_prefix(prefix), most=1)))
+
+    def size(self) -> tuple[int, int]:
+        """How many objects there are, and their bytes; by a request for each thousand."""
+        return self._run("", self._objects.size(self._above))
 
     def below(self, folder: str) -> S3Store:
         """The store of a folder of this one."""

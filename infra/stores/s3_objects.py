@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Protocol
 
 from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_session import PARTS, Answer, Requests
+from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Unavailable
 
 PART = 16 << 20
@@ -251,6 +252,32 @@ class Objects:
             if not answer.get("IsTruncated") or (most and len(found) >= most):
                 return found
             options["ContinuationToken"] = answer["NextContinuationToken"]
+
+    async def size(self, prefix: str) -> tuple[int, int]:
+        """How many objects have keys that begin with `prefix`, and their bytes."""
+        listed = await self._listed("Contents", Prefix=prefix)
+        return len(listed), sum(int(item.get("Size", 0)) for item in listed)
+
+    async def delete_together(self, keys: list[str]) -> None:
+        """Deletes the objects, a thousand by a request, in whatever order the server likes.
+
+        What a request leaves behind is asked for once more, one by one: so does a server that knows no such request end well.
+        """
+        for place in range(0, len(keys), _PAGE):
+            await self.delete(await self._left(keys[place : place + _PAGE]))
+
+    async def _left(self, keys: list[str]) -> list[str]:
+        """Deletes these by one request; returns those that the server did not delete."""
+
+        async def together(client: Any) -> dict[str, Any]:
+            wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            return dict(await client.delete_objects(Bucket=self._bucket, Delete=wanted))
+
+        try:
+            answer = await self._requests.tried(keys[0], together)
+        except UserError:  # not known there, or not allowed; if deleting as such is not, that is told by the first of them
+            return keys
+        return [str(failed["Key"]) for failed in answer.get("Errors", ())]
 
     async def delete(self, keys: list[str]) -> None:
         """Deletes the objects one by one, for a request that takes many keeps no order."""

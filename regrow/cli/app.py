@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 
@@ -11,12 +12,18 @@ from rich.console import Console
 
 from regrow.cli import look, run, services
 from regrow.cli.compare import compare
+from regrow.cli.cp import cp
 from regrow.cli.export import export
 from regrow.cli.logs import logs
+from regrow.cli.mv import mv
+from regrow.cli.note import note
 from regrow.cli.report import report
+from regrow.cli.rm import rm
 from regrow.cli.simulate import simulate
+from regrow.cli.trying import try_one
 from regrow.cli.watch import watch
 from regrow.infra.log import CorruptLog
+from regrow.infra.surroundings import direct
 from regrow.search.errors import SpecError
 from regrow.tasks.addresses import shown
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
@@ -28,6 +35,7 @@ app = typer.Typer(
     help="Machine-learning experiments that cannot be lost.",
 )
 app.command("run")(run.run)
+app.command("try")(try_one)
 app.command("resume")(run.resume)
 app.command("stop")(run.stop)
 app.command("watch")(watch)
@@ -39,6 +47,10 @@ app.command("best")(look.best)
 app.command("logs")(logs)
 app.command("report")(report)
 app.command("export")(export)
+app.command("note")(note)
+app.command("cp")(cp)
+app.command("mv")(mv)
+app.command("rm")(rm)
 app.command("verify")(look.verify)
 app.command("schema")(look.schema)
 app.command("simulate")(simulate)
@@ -54,6 +66,7 @@ def main() -> None:
     def tell(what: object) -> None:
         error.print(f"regrow: {shown(one_line(str(what)))}", markup=False)
 
+    os.environ.update(direct(os.environ))  # for the pages and servers of commands that start no experiment
     try:
         app()
     except (UserError, SpecError) as wrong:
@@ -72,9 +85,6 @@ def main() -> None:
     except RegrowError as failed:
         tell(failed)
         sys.exit(1)
-    except KeyboardInterrupt:
-        error.print("regrow: interrupted before the experiment began; nothing is lost", markup=False)
-        sys.exit(3)
     except Exception:  # noqa: BLE001 - the last line of defence: what comes here is a bug of ours
         traceback.print_exc()
         error.print("regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume` goes on", markup=False)

@@ -14,9 +14,10 @@ from rich.text import Text
 from regrow.cli import text
 from regrow.cli.look import plain_console
 from regrow.cli.options import JsonOption, StateOption
+from regrow.infra import notes
 from regrow.infra.comparison import Course, best_configuration, course, differing
 from regrow.infra.comparison import compare as compared
-from regrow.infra.places import Places, read_events
+from regrow.infra.places import Places, stream_events
 from regrow.tasks.errors import UserError
 from regrow.tasks.traces import one_line
 
@@ -31,7 +32,7 @@ def compare(
     """Compare experiments that have one metric: what they reached, with how many steps, how much time and money.
 
     A star marks what is best, and in the configurations what differs. Below them is what each had reached after equal
-    budgets: steps of all trials together, and time.
+    budgets: steps of all trials together, and time, counted from the first attempt's beginning in each sitting.
     """
     if len(names) < 2:
         raise UserError(f"compare takes two or more experiments, and was given {', '.join(names)}")
@@ -59,7 +60,8 @@ def _course(name: str, state: str | None) -> Course:
     if mark and not root:
         raise UserError(f"{name}: no state root after the @; write NAME@STATE")
     places = Places.at(root or state)
-    return course(name, read_events(places.known(bare)), alive=places.running(bare))
+    store = places.known(bare)
+    return course(name, stream_events(store), notes=notes.read(store), alive=places.running(bare))
 
 
 def _outcomes(view: dict[str, Any], labels: Sequence[str]) -> Table:
@@ -69,12 +71,16 @@ def _outcomes(view: dict[str, Any], labels: Sequence[str]) -> Table:
     _row(table, f"{view['mode']} {one_line(view['metric'])}", [_value(v) for v in values], _first(values, view["mode"]))
     _row(table, "of trial", [_of(one) for one in found], [])
     _row(table, "status", [one["status"] for one in found], [])
+    if any(one["tags"] for one in found):
+        _row(table, "tags", [one_line(", ".join(one["tags"])) for one in found], [])
+    if any(one["notes"] for one in found):
+        _row(table, "note", [one_line(one["notes"][-1]["text"]) if one["notes"] else "" for one in found], [])
     _row(table, "trials", [f"{one['trials']} of {one['total']}" for one in found], [])
     _row(table, "done, stopped, failed", [f"{one['done']}, {one['stopped']}, {one['failed']}" for one in found], [])
     least = {"steps": "steps", "wasted_steps": "steps done again", "losses": "losses"}
     for key, title in least.items():
         _row(table, title, [f"{one[key]:,}" for one in found], _first([one[key] for one in found], "min"))
-    elapsed = [one["elapsed_s"] for one in found]
+    elapsed = [one["ran_s"] for one in found]
     _row(table, "time", [text.duration(span) for span in elapsed], _first(elapsed, "min"))
     hours = [one["slot_hours"] for one in found]
     _row(table, "slot-hours", [f"{span:.3g}" for span in hours], _first(hours, "min"))

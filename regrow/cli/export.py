@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.places import Places, replay
+from regrow.infra.places import Places, replayed
 from regrow.tasks.errors import UserError
 
 
@@ -34,7 +34,8 @@ def export(
     if study_name is not None and optuna is None:
         raise UserError("--study-name goes with --optuna")
     places = Places.at(state)
-    history = replay(places.known(name)).history
+    rows = replayed(places.known(name), name)
+    history = rows.history
     if optuna is not None:
         from regrow.infra.exports.optuna_database import shown_url
         from regrow.infra.optuna_study import study
@@ -47,5 +48,5 @@ def export(
     if tensorboard is not None:
         from regrow.infra.exports.tensorboard import write
 
-        count = write(history, tensorboard)
+        count = write(rows, tensorboard)
         print(f"{tensorboard}: {count} trials; open it: tensorboard --logdir {tensorboard}")

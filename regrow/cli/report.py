@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
+from regrow.infra import notes
 from regrow.infra.exports import destination
-from regrow.infra.places import Places, replay
-from regrow.search.history import History
+from regrow.infra.places import Places, replayed
+from regrow.infra.rows import Rows
 from regrow.tasks.errors import UserError
 
 OURS = b'<meta name="generator" content="regrow'
@@ -37,16 +38,17 @@ def report(
     if stream and browser:
         raise UserError(f"--open: {file} is no file that a browser could open")
     places = Places.at(state)
-    history = replay(places.known(name)).history
+    store = places.known(name)
+    rows = replayed(store, name)
     if png is not None:
-        _pictures(history, png)
+        _pictures(rows, png)
         return
     from regrow.infra.report import html
 
     if not stream:
         _check(file)
-    page = html(history, places, alive=places.running(name), now=time.time()).encode()
-    destination.put(file, page)
+    page = html(rows, places, alive=places.running(name), now=time.time(), notes=notes.read(store)).encode()
+    destination.put(file, [page])
     destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
     if browser:
         import webbrowser
@@ -54,13 +56,13 @@ def report(
         webbrowser.open(file.resolve().as_uri())
 
 
-def _pictures(history: History, folder: Path) -> None:
+def _pictures(rows: Rows, folder: Path) -> None:
     from regrow.infra import figures
     from regrow.infra.figures.images import write
 
-    made = {name: figure for name in figures.KINDS if (figure := figures.figure(history, name)) is not None}
+    made = {name: figure for name in figures.KINDS if (figure := figures.figure(rows, name)) is not None}
     if not made:
-        raise UserError(f"there is nothing to draw of {history.spec.name!r} yet: no attempt has begun")
+        raise UserError(f"there is nothing to draw of {rows.history.spec.name!r} yet: no attempt has begun")
     for file in write(made, folder):
         print(file)
 

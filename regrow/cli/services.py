@@ -33,7 +33,7 @@ def ui(
     """Serve the Prefect and MLflow pages of the state root until Ctrl-C."""
     places = Places.at(state)
     obituary.tell_in_background(places)
-    history = replay(places.known(name)).history if name is not None else None
+    history = replay(places.known(name), name) if name is not None else None
     check(places.mlflow_uri, 5.0)
     console = Console(highlight=False)
     with (

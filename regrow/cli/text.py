@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from regrow.infra import views
+from regrow.infra.notes import NONE, Notes
 from regrow.infra.places import Places
+from regrow.infra.rows import Sorted
 from regrow.search import cost, waste
 from regrow.search.history import History, Trial
+from regrow.search.lifecycle import TrialState
+from regrow.tasks.disk import size
+from regrow.tasks.traces import one_line, printable
+
+_AT_ONCE = 1000
+"""Lines of a long table that are laid out together."""
 
 
 def duration(seconds: float) -> str:
@@ -21,6 +35,15 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def age(seconds: float) -> str:
+    """How long ago, by the largest unit: '40 s', '12 min', '5 h', '3 days'."""
+    for unit, length in (("day", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            count = int(seconds / length)
+            return f"{count} {unit}{ends(count) if unit == 'day' else ''}"
+    return f"{max(0, int(seconds))} s"
 
 
 def value(number: Any) -> str:
@@ -36,6 +59,11 @@ def number(found: float | None) -> str:
 def ends(count: int) -> str:
     """The plural's ending."""
     return "" if count == 1 else "s"
+
+
+def pasted(setting: Any) -> str:
+    """A value as JSON, which is YAML, in the letters that the user wrote."""
+    return printable(json.dumps(setting, ensure_ascii=False))
 
 
 def settings(config: Mapping[str, Any]) -> str:
@@ -59,6 +87,21 @@ def counts(history: History) -> str:
     return ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n) or "no trials yet"
 
 
+def so_far(history: History) -> str:
+    """'2 of 40 trials ended (2 paused)': how far it came, and what has begun and not ended."""
+    open_ = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n and not state.final)
+    return f"{history.ended} of {history.total} trials ended{f' ({open_})' if open_ else ''}"
+
+
+def noted(notes: Notes) -> Iterator[str]:
+    """Its tags and notes, a line each."""
+    if notes.tags:
+        yield f"tags: {', '.join(notes.tags)}"
+    for note in notes.texts:
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.t))
+        yield f"note of {at}: {one_line(note.text)}"
+
+
 def summary(history: History, places: Places, *, alive: bool, now: float) -> Iterator[str]:
     """How an experiment stands, in a few lines."""
     spec, status = history.spec, views.status(history, alive=alive)
@@ -70,6 +113,10 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         yield f"  {losses(kind, lost)}"
     if history.closing is not None and history.closing.why:
         yield f"it ended because {history.closing.why}"
+    if (line := views.code_line(history)) is not None:
+        yield line
+    if status != "running":
+        yield from retry(history, places)
     if status in ("interrupted", "stopped"):
         yield f"go on with: {places.command('resume', spec.name)}"
 
@@ -110,12 +157,12 @@ def best(history: History, places: Places) -> Iterator[str]:
 def _best(history: History) -> Iterator[str]:
     view = views.best(history)
     if view is None:
-        if history.spec.constraints and any(trial.rows for trial in history.trials):
+        if history.spec.constraints and any(trial.step for trial in history.trials):
             yield f"no step met the constraints: {', '.join(history.spec.constraints)}"
         return
     yield f"best: trial {view['trial']}, {history.spec.objective.name} {view['value']:.6g} at step {view['step']}"
     for name, setting in view["config"].items():
-        yield f"  {name}: {json.dumps(setting)}"
+        yield f"  {name}: {pasted(setting)}"
     if front := views.front(history):
         yield f"Pareto front of {', '.join(metric.name for metric in history.spec.metrics)}, at the last steps:"
         for one in front:
@@ -127,19 +174,31 @@ def _best(history: History) -> Iterator[str]:
 
 
 def failures(history: History, most: int = 3) -> Iterator[str]:
-    """Tracebacks first, then which trials failed."""
-    failed = [t for t in history.trials if t.failure is not None and t.state.value == "failed"]
-    shown: set[str] = set()
-    for trial in failed:
-        attempt = trial.failure
-        if attempt is None or attempt.message in shown or len(shown) >= most:
-            continue
-        shown.add(attempt.message)
-        if attempt.trace:
-            yield attempt.trace.rstrip()
-        yield f"trial {trial.number} failed: {attempt.message}"
-    if len(failed) > len(shown):
-        yield f"{len(failed)} trials failed in all"
+    """Tracebacks first, then which trials failed; those that failed the same way are told as one."""
+    alike: dict[str, list[Trial]] = {}
+    for trial in history.trials:
+        if trial.failure is not None and trial.state.value == "failed":
+            alike.setdefault(trial.failure.message, []).append(trial)
+    for message, trials in list(alike.items())[:most]:
+        if (first := trials[0].failure) is not None and first.trace:
+            yield first.trace.rstrip()
+        if len(trials) == 1:
+            yield f"trial {trials[0].number} failed: {message}"
+        else:
+            yield f"{len(trials)} trials failed the same way: {message} (trials {spans([t.number for t in trials])})"
+    if len(alike) > most:
+        yield f"{sum(map(len, alike.values()))} trials failed in all, in {len(alike)} ways"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order, in few words: '0-4, 7'."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def ending(history: History, places: Places) -> Iterator[str]:
@@ -147,8 +206,9 @@ def ending(history: History, places: Places) -> Iterator[str]:
     name = history.spec.name
     yield from failures(history)
     status = history.closed.status if history.closed else "interrupted"
+    whole = f"{len(history.trials)} of {history.total} trials ({counts(history)})"
     yield (
-        f"{name} {status}: {len(history.trials)} of {history.total} trials ({counts(history)}) "
+        f"{name} {status}: {so_far(history) if status in ('interrupted', 'stopped') else whole} "
         f"in {duration(history.elapsed())}, wasted steps {history.lost_steps}"
     )
     if history.closing is not None and history.closing.why:
@@ -157,10 +217,26 @@ def ending(history: History, places: Places) -> Iterator[str]:
     yield from best(history, places)
     if status in ("interrupted", "stopped"):
         yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}"
+        yield from retry(history, places)
         yield f"go on with: {places.command('resume', name)}"  # the last line
     else:
         yield f"look at it: {', '.join(places.command(verb, name) for verb in ('show', 'report', 'ui'))}"
-        yield f"more trials: {places.command('resume', name, f'--trials {history.total + 10}')}"
+        if status != "failed":
+            yield f"more trials: {places.command('resume', name, f'--trials {history.total + 10}')}"
+        yield from retry(history, places)
+
+
+def retry(history: History, places: Places) -> Iterator[str]:
+    """How many trials failed, of what most of them did, and how to have them tried again; nothing where none failed."""
+    failed = [history.trials[number] for number in sorted(history.by_state[TrialState.FAILED])]
+    if not failed:
+        return
+    reasons = Counter(trial.attempts[-1].message for trial in failed)
+    (most, count), *others = reasons.most_common()
+    told = f"{len(failed)} of {history.total} trials failed"
+    if most:
+        told += f": {most}" if not others else f", {count} of them of: {most}"
+    yield f"{told}; after mending it: {places.command('resume', history.spec.name, '--retry-failed')}"
 
 
 def trials(history: History, console: Console, most: int | None = None) -> Table:
@@ -191,25 +267,63 @@ def _width(console: Console, table: Table) -> int:
     return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
 
 
-def points(history: History) -> Table:
-    """Every step of every trial."""
-    names = list(dict.fromkeys(key for trial in history.trials for row in trial.rows[:1] for key in row.metrics))
-    table = _table("trial", "step", "attempt", *names)
-    for point in views.points(history):
-        table.add_row(*(value(point.get(n, "")) for n in ("trial", "step", "attempt", *names)))
-    return table
+def points(found: Sorted) -> Iterator[Table]:
+    """Every step of every trial, as tables one below the other."""
+    names = ["trial", "step", "attempt", *found.names]
+    rows = views.points(found)
+    widths = [0] * len(names)
+    part = list(islice(rows, _AT_ONCE))
+    while True:
+        cells = [[value(point.get(name, "")) for name in names] for point in part]
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=not any(widths))
+        # At least as wide as the one above it, so that columns stay where they are.
+        columns = zip(names, *cells, strict=True)
+        widths = [max(width, *map(cell_len, column)) for width, column in zip(widths, columns, strict=True)]
+        for name, width in zip(names, widths, strict=True):
+            table.add_column(name, no_wrap=True, min_width=width)
+        for row in cells:
+            table.add_row(*row)
+        yield table
+        if not (part := list(islice(rows, _AT_ONCE))):
+            return
 
 
-def experiments(found: Sequence[tuple[History, bool]]) -> Table:
-    """One line an experiment."""
-    table = _table("name", "status", "trials", "best", "value", "ran", "wasted")
-    for history, alive in found:
-        view = views.best(history)
-        table.add_row(
-            history.spec.name, views.status(history, alive=alive), f"{len(history.trials)}/{history.total}",
-            f"trial {view['trial']}" if view else "", f"{view['value']:.5g}" if view else "",
-            duration(history.elapsed()), str(history.lost_steps),
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A line of `regrow ls`. `history` None: it cannot be read, and `status` says why; `size` (bytes) None: not asked for."""
+
+    name: str
+    status: str
+    history: History | None = None
+    notes: Notes = NONE
+    size: int | None = None
+
+
+def experiments(found: Sequence[Listed], now: float) -> Table:
+    """One line an experiment; columns that would be empty are left out."""
+    columns: dict[str, list[str]] = {}
+
+    def add(column: str, cell: str) -> None:
+        columns.setdefault(column, []).append(cell)
+
+    for one in found:
+        history = one.history
+        view = views.best(history) if history is not None else None
+        add("name", one.name)
+        add("status", one.status)
+        add("trials", "" if history is None else f"{len(history.trials)}/{history.total}")
+        add("best", f"trial {view['trial']}" if view else "")
+        add("value", f"{view['value']:.5g}" if view else "")
+        add("ran", "" if history is None else duration(history.elapsed()))
+        add("age", "" if history is None else age(now - history.t_last))
+        add("size", "" if one.size is None else size(one.size))
+        add("wasted", "" if history is None else str(history.lost_steps))
+        add("tags", ", ".join(one.notes.tags))
+        add("note", one_line(one.notes.texts[-1].text) if one.notes.texts else "")
+    shown = {column: cells for column, cells in columns.items() if any(cells)}
+    table = _table(*shown)
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*map(Text, row))
     return table
 
 

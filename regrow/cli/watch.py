@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from contextlib import nullcontext
@@ -13,11 +14,14 @@ from regrow.cli.live.output import Events, only_events
 from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
 from regrow.cli.run import EXIT
 from regrow.cli.text import ending
+from regrow.infra import notes
 from regrow.infra.follow import Follower, Vanished
+from regrow.infra.log import full
 from regrow.infra.places import Places
 from regrow.search.history import History
+from regrow.search.spec import NAME
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Unavailable
+from regrow.tasks.ports import Store, Unavailable
 
 LOCAL_SECONDS = 0.25
 REMOTE_SECONDS = (0.5, 2.0)
@@ -33,14 +37,15 @@ def watch(
 ) -> None:
     """Watch an experiment that runs in another terminal or on another machine; Ctrl-C ends only the watching.
 
-    It only reads. It waits where the experiment was interrupted, and goes on when somebody resumes it. The exit code is that
-    of `run` when the experiment has ended. With --json the whole log is printed, from its beginning.
+    It only reads. It waits where the experiment has not begun, or was interrupted, and goes on when somebody resumes it. The
+    exit code is that of `run` when the experiment has ended. With --json the whole log is printed, from its beginning.
     """
     places = Places.at(state)
-    store = places.known(name)
     console = Console(highlight=False, stderr=as_json)
+    if (store := _begun(places, name, console, quiet=quiet)) is None:
+        return
     with only_events() if as_json else nullcontext() as events:
-        viewer = Viewer(console, quiet=quiet, events=events)
+        viewer = Viewer(console, quiet=quiet, events=events, called=name, notes=lambda: notes.read(store))
         try:
             with viewer.showing():
                 history = _follow(Follower(store), viewer, places, name, events)
@@ -57,6 +62,24 @@ def watch(
                 console.print(line, markup=False, soft_wrap=True)
     assert history.closed is not None
     sys.exit(EXIT[history.closed.status])
+
+
+def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store | None:
+    """The store of the experiment, once that is there; None if the user waits no longer."""
+    told = False
+    try:
+        while True:
+            try:
+                return places.known(name)
+            except UserError as missing:
+                if not re.match(NAME, name):
+                    raise
+                if not told and not quiet:
+                    console.print(f"{missing}; waiting for it, Ctrl-C ends that", markup=False, soft_wrap=True)
+                told = True
+            time.sleep(SIGNS_SECONDS[places.remote])
+    except KeyboardInterrupt:
+        return None
 
 
 class _Presence:
@@ -91,19 +114,21 @@ class _Presence:
 def _follow(follower: Follower, viewer: Viewer, places: Places, name: str, events: Events | None) -> History | None:
     """Until the experiment has ended; None if nobody reads the events any more."""
     pause = REMOTE_SECONDS[0] if places.remote else LOCAL_SECONDS
-    presence = _Presence(places, name)
+    presence, first = _Presence(places, name), True
     if events is not None:
         viewer.skip(0)
     while True:
         banner = ""
         try:
-            first = follower.after == 0
             segments = follower.read()
             if first and segments and events is None:
                 viewer.skip(segments[-1][0])  # what was before is shown, not told line by line
             viewer.take(segments)
+            if full(segments):
+                continue
             if segments and not first:
                 presence.heard()
+            first = first and not segments
             history = viewer.board.history
             if history.closed is not None and history.closed.status != "interrupted":
                 return history

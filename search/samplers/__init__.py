@@ -12,12 +12,12 @@ from typing import Any, cast
 
 from regrow.search.errors import SpecError
 from regrow.search.options import build, imported, is_path, load, split
-from regrow.search.samplers.base import Proposal, Result, Sampler, Status
+from regrow.search.samplers.base import Proposal, Result, Sampler, Status, Steps
 from regrow.search.setting import Setting
 
-__all__ = ["Proposal", "Result", "Sampler", "Status", "make", "size"]
+__all__ = ["REGISTRY", "Proposal", "Result", "Sampler", "Status", "Steps", "make", "size"]
 
-_SAMPLERS: Mapping[str, tuple[str, str]] = {
+REGISTRY: Mapping[str, tuple[str, str]] = {
     "random": ("regrow.search.samplers.random_search", "RandomSearch"),
     "grid": ("regrow.search.samplers.grid", "GridSearch"),
     "tpe": ("regrow.search.samplers.tpe", "Tpe"),
@@ -31,7 +31,7 @@ _SAMPLERS: Mapping[str, tuple[str, str]] = {
     "gp": ("regrow.search.samplers.gp", "Gp"),
     "optuna": ("regrow.search.samplers.optuna_study", "OptunaStudy"),
 }
-NAMES = tuple(_SAMPLERS)
+NAMES = tuple(REGISTRY)
 
 
 def make(search: object, setting: Setting) -> Sampler:
@@ -40,8 +40,8 @@ def make(search: object, setting: Setting) -> Sampler:
     A name is one of the registry, or the import path of a sampler's class. Raises SpecError for a name, an option
     or a setting that it cannot use.
     """
-    name, options = split(search, key="search", known=_SAMPLERS)
-    make_it: Any = imported(name, key="search") if is_path(name) else load(*_SAMPLERS[name])
+    name, options = split(search, key="search", known=REGISTRY)
+    make_it: Any = imported(name, key="search") if is_path(name) else load(*REGISTRY[name])
     if (len(setting.modes) > 1 or setting.constraints) and not getattr(make_it, "several", False):
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
         raise SpecError("search", name, f"cannot take {what} into account", "write search: tpe, nsga2 or random")
@@ -52,7 +52,7 @@ def make(search: object, setting: Setting) -> Sampler:
 
 def check_installed(search: object) -> None:
     """Raises SpecError for a sampler whose library is not installed here; reading a log needs none."""
-    name, _ = split(search, key="search", known=_SAMPLERS)
+    name, _ = split(search, key="search", known=REGISTRY)
     if name == "gp" and find_spec("torch") is None:
         raise SpecError("search", name, "needs PyTorch, which is not installed", "pip install 'regrow[torch]'")
 

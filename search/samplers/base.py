@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, overload
 
 from regrow.search.domains import Json
 
@@ -31,7 +31,8 @@ class Result:
     all that there may ever be), "failed" one that gave nothing. With several metrics
     `values` has all of them, the objective first, of the trial's last step. `violations`: by how much each
     constraint is broken there, 0 or less where it is met; empty where there are none or nothing is known. Results
-    of earlier experiments (warm start) have negative numbers, no state, and come before all others.
+    of earlier experiments (warm start) have negative numbers, no state, and come before all others. `revived`: how often
+    the trial was tried again after it had failed; each time what was said of it before holds no more.
     """
 
     number: int
@@ -42,6 +43,42 @@ class Result:
     intermediate: Sequence[tuple[int, float]] = ()
     values: tuple[float, ...] | None = None
     violations: tuple[float, ...] = ()
+    revived: int = 0
+
+
+class Steps(Sequence[tuple[int, float]]):
+    """Values as (step, value), steps counted from 1; the pairs are made when they are looked at."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[int, float]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[tuple[int, float]]: ...
+
+    def __getitem__(self, place: int | slice) -> tuple[int, float] | list[tuple[int, float]]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        step = range(1, len(self) + 1)[place]
+        return step, self._values[step - 1]
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return iter(enumerate(self._values, start=1))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as for a list, the way Python has it
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 class Sampler(Protocol):

@@ -105,7 +105,7 @@ class Bohb:
             return
         self._results[result.number] = result
         for step, _ in before.intermediate if before else ():
-            self._budgets[step].pop(result.number, None)
+            self._budgets.get(step, {}).pop(result.number, None)  # of a failed one nothing was entered
         curve = [(step, value) for step, value in result.intermediate if not math.isnan(value)]
         ended = result.status in ("done", "stopped")
         if ended and not curve and result.value is not None and not math.isnan(result.value):

@@ -68,7 +68,7 @@ class CmaEs:
         self._setting, self._popsize, self._sigma0, self._restart = setting, popsize, float(sigma0), restart
         self._x0 = None if x0 is None else self._point(x0)
         self._results: dict[int, Result] = {}
-        self._values: dict[int, dict[int, float]] = {}
+        self._values: dict[int, dict[int, tuple[int, float]]] = {}
         """Costs of the ended trials that have one, by generation and number."""
         self._opened: dict[int, dict[int, tuple[int, ...]]] = {}
         """What each generation was updated by, by the trial that noted it."""
@@ -95,6 +95,11 @@ class CmaEs:
     def tell(self, result: Result) -> None:
         """Only ended trials with a value count, and of proposals what they noted."""
         before = self._results.get(result.number)
+        if (value := ended_value(result)) is not None and "generation" in result.state:
+            # Of one that was revived (one of its repeats had failed) the first value stays: a generation may be made of it.
+            values = self._values.setdefault(result.state["generation"], {})
+            cost = min(max(self._setting.sign * value, -HUGE), HUGE)
+            values[result.number] = min(values.get(result.number, (result.revived, cost)), (result.revived, cost))
         if not supersedes(result, before):
             return
         self._results[result.number] = result
@@ -108,8 +113,6 @@ class CmaEs:
             noted[number] = tuple(result.state["told"])
             if self._generation and generation <= self._generation.number and number == min(noted):
                 self._generation = None  # told late: what was folded without it is folded again
-        if (value := ended_value(result)) is not None:
-            self._values.setdefault(generation, {})[number] = min(max(self._setting.sign * value, -HUGE), HUGE)
 
     def _folded(self) -> Generation:
         """The newest generation that a told trial is of. Kept between proposals: 10,000 trials are 1,200 updates."""
@@ -127,7 +130,7 @@ class CmaEs:
         values = self._values.get(generation.number, {})
         if missing := [n for n in told if n not in values]:
             raise ValueError(f"generation {generation.number + 1} was updated by trial {missing[0]}, whose value is not told")
-        following = generation.following([(self._results[n].state["x"], values[n]) for n in told])
+        following = generation.following([(self._results[n].state["x"], values[n][1]) for n in told])
         self._ahead = (told, following)
         return following
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 
-from regrow.search.domains import Grid
+from regrow.search.domains import Grid, Json
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
 from regrow.search.setting import Setting
+from regrow.search.space import Space
 
 
 def uniform_draw(seed: int, name: str) -> float:
@@ -20,6 +22,16 @@ def uniform_draw(seed: int, name: str) -> float:
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) * 2.0**-52
 
 
+def drawn(space: Space, number: int, seed: int, given: Mapping[str, Json]) -> dict[str, Json]:
+    """What RandomSearch proposes for trial `number`, but for the parameters in `given`, and what becomes active by them."""
+    usual = {**_config(Cells(space, Grid), number, seed), **given}
+    config: dict[str, Json] = {}
+    for p in space.flat:
+        if p.active(config):
+            config[p.name] = usual[p.name] if p.name in usual else p.domain.quantile(uniform_draw(seed, p.name))
+    return config
+
+
 class RandomSearch:
     """Random search (Bergstra and Bengio, 2012, JMLR 13:281). Learns nothing from results."""
 
@@ -30,7 +42,11 @@ class RandomSearch:
 
     def ask(self, number: int, seed: int) -> Proposal:
         """Grids take cell `number` mod their cells; never None."""
-        return Proposal(config=self._cells.config(number, lambda p: p.domain.quantile(uniform_draw(seed, p.name))))
+        return Proposal(config=_config(self._cells, number, seed))
 
     def tell(self, result: Result) -> None:
         """Nothing is learnt."""
+
+
+def _config(cells: Cells, number: int, seed: int) -> dict[str, Json]:
+    return cells.config(number, lambda p: p.domain.quantile(uniform_draw(seed, p.name)))

@@ -12,11 +12,13 @@ _RANK: Final = {"running": 0, "paused": 1, "failed": 2, "stopped": 3, "done": 4}
 
 def supersedes(result: Result, before: Result | None) -> bool:
     """Whether `result` says more on its trial than `before`: an end more than none, a real end more than a failure, a
-    longer curve more than a shorter one. So the order in which a trial's results are told leaves no trace."""
-    if before is None:
-        return True
-    ranks = (_RANK[result.status], len(result.intermediate)), (_RANK[before.status], len(before.intermediate))
-    return ranks[0] > ranks[1]
+    longer curve more than a shorter one, and whatever came of it after it was revived more than what was before. So the
+    order in which a trial's results are told leaves no trace."""
+    return before is None or _says(result) > _says(before)
+
+
+def _says(result: Result) -> tuple[int, int, int]:
+    return result.revived, _RANK[result.status], len(result.intermediate)
 
 
 def ended_value(result: Result) -> float | None:

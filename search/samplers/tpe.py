@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 
 class Tpe:
-    """Optuna's TPESampler (Watanabe, 2023, arXiv:2304.11127): its proposals, from a history that is replayed.
+    """Optuna's TPESampler (Watanabe, 2023, arXiv:2304.11127), mended for schedulers that end trials early.
 
-    Each proposal equals that of a plain Optuna study with the same seed and the same trials: see
-    `tpe_model.py` for what is Optuna's and what is ours. Parameters under `grid` are not modelled: trial n
-    takes cell n mod the cells. The options are Optuna's, with its defaults: random proposals until
-    `n_startup_trials` have ended, `n_ei_candidates` candidates a proposal, `multivariate` (None: Optuna
-    decides, which is yes), `group`ed subspaces for conditional spaces, `constant_liar`, which keeps away
+    As long as no trial was ended early, and always with `like_optuna`, each proposal equals that of a plain Optuna study
+    with the same seed and the same trials: see `tpe_model.py` for what is Optuna's and what is ours. Optuna takes
+    trials that ran to their end for good, whatever they reached; once a scheduler stopped or paused some, here the good ones
+    are the best 15 % at the largest step that at least `n_startup_trials` reached (as in BOHB, Falkner et al., ICML 2018),
+    all others are the bad ones, and `random_fraction` of the proposals are random.
+
+    Parameters under `grid` are not modelled: trial n takes cell n mod the cells. The other options are Optuna's, with its
+    defaults: random proposals until `n_startup_trials` have ended, `n_ei_candidates` candidates a proposal, `multivariate`
+    (None: Optuna decides, which is yes), `group`ed subspaces for conditional spaces, `constant_liar`, which keeps away
     from running trials. With several metrics (Ozaki et al., GECCO 2020) or constraints the proposals are those of an
     Optuna study as it is, which costs more: 0.1 s at 1,000 trials.
     """
@@ -43,6 +47,8 @@ class Tpe:
         multivariate: bool | None = None,
         group: bool = False,
         constant_liar: bool = True,
+        random_fraction: float = 0.2,
+        like_optuna: bool = False,
     ) -> None:
         if n_startup_trials < 0:
             raise SpecError("search.tpe.n_startup_trials", n_startup_trials, "is below 0", "write 0 or more")
@@ -52,6 +58,9 @@ class Tpe:
             raise SpecError("search.tpe.multivariate", multivariate, "is not a bool", "write true or false")
         if group and multivariate is False:
             raise SpecError("search.tpe.group", group, "needs multivariate", "write multivariate: true")
+        if not 0 <= random_fraction <= 1:
+            raise SpecError("search.tpe.random_fraction", random_fraction, "is not a fraction", "write 0.2")
+        self._random_fraction = None if like_optuna else random_fraction
         self._options = {
             "n_startup_trials": n_startup_trials,
             "n_ei_candidates": n_ei_candidates,
@@ -76,7 +85,7 @@ class Tpe:
         if self._model is None:
             from regrow.search.samplers.tpe_model import Model
 
-            self._model = Model(self._space, self._mode, self._options)
+            self._model = Model(self._space, self._mode, self._options, self._random_fraction)
             # Results of earlier experiments, whose numbers are -1, -2, ..., are the first rows.
             self._earlier = sum(result.number < 0 for result in self._untold)
         for result in self._untold:

@@ -22,8 +22,8 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 # The order says which of two results for a trial counts: an end over running, a real end over a failure.
-_UNTOLD, _RUNNING, _PAUSED, _FAILED, _STOPPED, _DONE = range(6)
-_RANK: Final = {"running": _RUNNING, "paused": _PAUSED, "failed": _FAILED, "stopped": _STOPPED, "done": _DONE}
+_UNTOLD, _RUNNING, _PAUSED, _FAILED, _STOPPED, DONE = range(6)
+_RANK: Final = {"running": _RUNNING, "paused": _PAUSED, "failed": _FAILED, "stopped": _STOPPED, "done": DONE}
 _NO_STEP: Final = -1.0  # of a stopped trial without intermediate values: it comes after all that have some
 
 
@@ -40,26 +40,35 @@ class TpeHistory:
         self._loss = np.zeros(0)  # the value, negated where more is better
         self._step = np.zeros(0)  # of the value, for stopped trials
         self._column = {name: np.zeros(0) for name in coordinate}  # NaN where the parameter is not active
+        self._revived: dict[int, int] = {}
+        """How often each trial was tried again after it had failed, where it was."""
         self._with: dict[frozenset[str], set[int]] = {}
         """The trials that gave something, by the parameters that were active in them."""
 
-    def tell(self, result: Result, shared: Mapping[str, float]) -> None:
-        """Takes in a result; `shared` has the coordinates that its proposal drew, also of inactive
-        parameters.
+    def tell(self, result: Result, shared: Mapping[str, float]) -> bool:
+        """Takes in a result, and says whether it counts, as one that says more on its trial may have been told before.
 
-        Raises ValueError for a second, different end of the same trial, and for a value outside of its
-        domain.
+        `shared` has the coordinates that its proposal drew, also of inactive parameters.
+
+        Raises ValueError for a second, different end of the same trial, unless it was revived between them, and for a value
+        outside of its domain.
         """
         rank, loss, step = self._end(result)
         number = result.number
         self._make_room(number)
+        if (fresh := result.revived - self._revived.get(number, 0)) < 0:
+            return False
+        if fresh:  # what was said of it before holds no more
+            self._revived[number], self._rank[number] = result.revived, _UNTOLD
+            for numbers in self._with.values():
+                numbers.discard(number)
         before = self._rank[number]
         if before >= _STOPPED and rank >= _STOPPED:
             if (before, self._loss[number], self._step[number]) != (rank, loss, step):
                 raise ValueError(f"trial {number} ended before, in another way")
-            return
+            return False
         if rank < before or (rank == before == _PAUSED and step < self._step[number]):
-            return
+            return False
         row = {name: self._coordinate[name](v) for name, v in result.config.items() if name in self._coordinate}
         names = frozenset(row)
         if rank >= _STOPPED or rank == _PAUSED:
@@ -71,6 +80,7 @@ class TpeHistory:
         for name, column in self._column.items():
             column[number] = row.get(name, math.nan)
         self._rank[number], self._loss[number], self._step[number] = rank, loss, step
+        return True
 
     def ended(self) -> int:
         """How many trials gave something to learn from: done, stopped, or paused."""
@@ -93,11 +103,14 @@ class TpeHistory:
         trial counts as a stopped one, for as long as it is paused.
         With `liar` the running trials, except for `number`, are among the others.
         """
-        below = _best(np.flatnonzero(self._rank == _DONE), n_below, self._loss)
+        below = best(np.flatnonzero(self._rank == DONE), n_below, self._loss)
         if len(below) < n_below:
             stopped = np.flatnonzero((self._rank == _STOPPED) | (self._rank == _PAUSED))
             order = np.lexsort((self._loss[stopped], -self._step[stopped]))
             below = np.concatenate([below, stopped[order[: n_below - len(below)]]])
+        return self._with_others(below, liar=liar, number=number)
+
+    def _with_others(self, below: Rows, *, liar: bool, number: int) -> tuple[Rows, Rows]:
         others = self._learnt()
         others[below] = False
         if liar:
@@ -116,9 +129,9 @@ class TpeHistory:
     def _end(self, result: Result) -> tuple[int, float, float]:
         """Rank, loss and step as they are stored."""
         rank = _RANK[result.status]
-        if rank == _DONE:
+        if rank == DONE:
             value = math.nan if result.value is None else float(result.value)
-            return (_FAILED, 0.0, 0.0) if math.isnan(value) else (_DONE, self._sign * value, 0.0)
+            return (_FAILED, 0.0, 0.0) if math.isnan(value) else (DONE, self._sign * value, 0.0)
         if rank in (_STOPPED, _PAUSED):
             if not result.intermediate:
                 return rank, 0.0, _NO_STEP
@@ -137,7 +150,7 @@ class TpeHistory:
                 self._column[name] = np.concatenate([column, np.full(missing, math.nan)])
 
 
-def _best(rows: Rows, count: int, loss: Floats) -> Rows:
+def best(rows: Rows, count: int, loss: Floats) -> Rows:
     """The `count` of `rows` with the smallest loss, ties to the first; without sorting all of them."""
     if 0 < count < len(rows):
         limit = np.partition(loss[rows], count - 1)[count - 1]

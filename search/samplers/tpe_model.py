@@ -2,7 +2,8 @@
 
 What is Optuna's own code: the study and its one trial, the random proposals at the start, the densities of
 the good trials and of the others, the candidates, the choice among them. What is ours: which trials are good
-(`tpe_history.py`), the subspaces, and with more than `EXACT` other trials the evaluation of the two
+(`tpe_history.py` as in Optuna, `tpe_budget.py` where trials are ended early), further random proposals where they are, the
+subspaces, and with more than `EXACT` other trials the evaluation of the two
 densities at the candidates (`tpe_density.py`), which is the same function up to rounding. No trial is left
 out at any size. `tests/unit/test_samplers.py` compares with plain Optuna; a version that moves one of the
 names used here fails there.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,9 @@ from optuna.search_space.group_decomposed import _SearchSpaceGroup
 
 from regrow.search.domains import Constant, Grid, Json
 from regrow.search.samplers.base import Result
+from regrow.search.samplers.random_search import uniform_draw
 from regrow.search.samplers.tpe_axes import Axis, axis
+from regrow.search.samplers.tpe_budget import BudgetHistory
 from regrow.search.samplers.tpe_density import FastDensity
 from regrow.search.samplers.tpe_history import TpeHistory
 from regrow.search.space import Mode, Space
@@ -40,10 +44,15 @@ EXACT = 200
 class Model:
     """The told history, and the trials to propose from it."""
 
-    def __init__(self, space: Space, mode: Mode, options: Mapping[str, Any]) -> None:
+    def __init__(self, space: Space, mode: Mode, options: dict[str, Any], random_fraction: float | None) -> None:
+        """`random_fraction`: of the proposals once a trial was ended early; None for trials in Optuna's order, and none."""
         self._axes = {p.name: axis(p.domain) for p in space.flat if not isinstance(p.domain, (Constant, Grid))}
-        self._history = TpeHistory({name: a.coordinate for name, a in self._axes.items()}, mode)
-        self._options = options
+        self._options, self._random_fraction = options, random_fraction
+        coordinate = {name: a.coordinate for name, a in self._axes.items()}
+        self._history = (
+            TpeHistory(coordinate, mode) if random_fraction is None
+            else BudgetHistory(coordinate, mode, options["n_startup_trials"])
+        )
         self._empty = _empty_storage(mode)
 
     def tell(self, result: Result) -> None:
@@ -56,9 +65,15 @@ class Model:
         storage = copy.deepcopy(self._empty)  # 0.1 ms; a study that is kept would keep every trial ever asked
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)  # of `group`
-            sampler = _ColumnTPE(self._history, self._axes, number, seed, self._options)
+            options = self._options | {"n_startup_trials": math.inf} if self._explores(seed) else self._options
+            sampler = _ColumnTPE(self._history, self._axes, number, seed, options)
             study = optuna.load_study(study_name=_STUDY, storage=storage, sampler=sampler, pruner=optuna.pruners.NopPruner())
         yield ProposedTrial(study, self._axes)
+
+    def _explores(self, seed: int) -> bool:
+        """Whether the proposal is a random one whatever is known."""
+        early = isinstance(self._history, BudgetHistory) and self._history.early()
+        return early and uniform_draw(seed, "tpe: a random configuration") < (self._random_fraction or 0.0)
 
 
 class ProposedTrial:

@@ -10,9 +10,9 @@ from regrow.search.options import build, imported, is_path, load, split
 from regrow.search.schedulers.base import FINAL, Action, Candidate, Final, Scheduler, Verdict
 from regrow.search.setting import Setting
 
-__all__ = ["FINAL", "Action", "Candidate", "Final", "Scheduler", "Verdict", "make"]
+__all__ = ["FINAL", "REGISTRY", "Action", "Candidate", "Final", "Scheduler", "Verdict", "make"]
 
-_SCHEDULERS: Mapping[str, tuple[str, str]] = {
+REGISTRY: Mapping[str, tuple[str, str]] = {
     "fifo": ("regrow.search.schedulers.fifo", "Fifo"),
     "asha": ("regrow.search.schedulers.asha", "Asha"),
     "successive_halving": ("regrow.search.schedulers.successive_halving", "SuccessiveHalving"),
@@ -27,7 +27,7 @@ _SCHEDULERS: Mapping[str, tuple[str, str]] = {
     "pb2": ("regrow.search.schedulers.pb2", "Pb2"),
     "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
 }
-NAMES = tuple(_SCHEDULERS)
+NAMES = tuple(REGISTRY)
 
 
 def make(schedule: object, setting: Setting) -> Scheduler:
@@ -36,8 +36,8 @@ def make(schedule: object, setting: Setting) -> Scheduler:
     A name is one of the registry, or the import path of a scheduler's class. Raises SpecError for a name, an option or a
     setting that it cannot use.
     """
-    name, options = split(schedule, key="schedule", known=_SCHEDULERS)
-    make_it: Any = imported(name, key="schedule") if is_path(name) else load(*_SCHEDULERS[name])
+    name, options = split(schedule, key="schedule", known=REGISTRY)
+    make_it: Any = imported(name, key="schedule") if is_path(name) else load(*REGISTRY[name])
     if name != "fifo" and len(setting.modes) > 1:
         raise SpecError("schedule", name, "decides by one metric, and there are several", "write schedule: fifo")
     if not (isinstance(make_it, type) and issubclass(make_it, Scheduler)):

@@ -48,7 +48,7 @@ class Candidate:
 class Scheduler:
     """Decides at certain steps what becomes of a trial, and which paused trial goes on. By default: every trial runs to its end.
 
-    What it knows is a fold over `opened`, `added`, `started`, `tell`, `dropped` and `ended`, so that it is rebuilt by
+    What it knows is a fold over `opened`, `added`, `started`, `tell`, `dropped`, `ended` and `revived`, so that it is rebuilt by
     replaying the log; the other methods (`first`, `decide`, `promote`, `surplus`, `width`) are queries: they change nothing
     and depend on nothing but what was told (no clock, no chance but from `setting.seed`). Made with a Setting; its options
     are the keyword-only parameters of its class. `values` are the objective by step: `values[s - 1]` at step s, the last one
@@ -80,6 +80,11 @@ class Scheduler:
 
     def ended(self, trial: int, how: Final) -> None:
         """A trial ended for good: "failed" also where it never reported; "stopped" also where it was given up."""
+
+    def revived(self, trial: int, *, held: bool) -> None:
+        """A trial that had ended as failed is tried again, by the user's wish: it goes on as if it had not ended. `held`: it was
+        to pause when it failed, and is paused again; else its next attempt starts without a promotion.
+        """
 
     # ---- queries -------------------------------------------------------------------------------------------------
 

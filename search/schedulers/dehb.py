@@ -24,8 +24,9 @@ class Dehb(Scheduler):
             self._budgets[candidate.trial] = budget
 
     def ended(self, trial: int, how: Final) -> None:
-        """Forgets it."""
-        self._budgets.pop(trial, None)
+        """Forgets it, unless it may be tried again."""
+        if how != "failed":
+            self._budgets.pop(trial, None)
 
     def first(self, trial: int, after: int) -> int | None:
         """The end of its budget, if that is below max_steps."""

@@ -38,7 +38,8 @@ class Pbt(Scheduler):
     None: all but constants and grids) is resampled with `resample_probability`, else perturbed (see explore.py), numbers by
     one of `perturbation_factors` (None: 1.2 and 0.8). A quantile is ceil(n * quantile_fraction) of the n trials with a score,
     at most half of them; of equal scores the trial with the lower number is worse. No trial exploits one with an equal score.
-    One that is over (done or failed) is no source and takes no place in a quantile. Where the source has no checkpoint, the
+    One that is over (done or failed) is no source and takes no place in a quantile; a failed one that is tried again has its
+    place again. Where the source has no checkpoint, the
     trial goes on as it is. A trial's steps are its own: they go on after an exploit.
 
     With more trials than slots, a trial pauses at its decision if one that waits, or is still to be proposed, has fewer steps;
@@ -73,6 +74,7 @@ class Pbt(Scheduler):
         self._mutate = _names(f"{key}.mutate", mutate, setting)
         self._added = 0
         self._members: dict[int, Member] = {}
+        self._failed: dict[int, Member] = {}
 
     # ---- the fold ------------------------------------------------------------------------------------------------
 
@@ -95,7 +97,14 @@ class Pbt(Scheduler):
 
     def ended(self, trial: int, how: Final) -> None:
         """One less."""
-        self._members.pop(trial, None)
+        member = self._members.pop(trial, None)
+        if member is not None and how == "failed":
+            self._failed[trial] = member
+
+    def revived(self, trial: int, *, held: bool) -> None:
+        """It joins the population again, with its last score."""
+        self._members[trial] = self._failed.pop(trial)
+        self._members[trial].paused = held
 
     # ---- queries -------------------------------------------------------------------------------------------------
 

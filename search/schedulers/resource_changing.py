@@ -85,6 +85,12 @@ class ResourceChanging(Scheduler):
         self._widths.pop(trial, None)
         self._base.ended(trial, how)
 
+    def revived(self, trial: int, *, held: bool) -> None:
+        """As one that is to be redone it counts as running before it is."""
+        if not held:
+            self._widths[trial] = 1
+        self._base.revived(trial, held=held)
+
     # ---- queries -------------------------------------------------------------------------------------------------
 
     def first(self, trial: int, after: int) -> int | None:

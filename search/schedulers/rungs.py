@@ -74,6 +74,15 @@ class Rung:
         return True
 
 
+    def rejoin(self, trial: int) -> bool:
+        """Makes a trial wait here once more; False if it never reached the rung."""
+        key = next((key for key in self.reached if key[-1] == trial), None)
+        if key is not None:
+            insort(self.waiting, key)
+            self._keys[trial] = key
+        return key is not None
+
+
 class Bracketed(Scheduler):
     """A scheduler whose trials are each in one bracket, which is asked and told in its place."""
 
@@ -106,6 +115,10 @@ class Bracketed(Scheduler):
         """Nobody waits for it any more."""
         self.bracket_of(trial).gone(trial)
 
+    def revived(self, trial: int, *, held: bool) -> None:
+        """It is on its way again, or waits."""
+        self.bracket_of(trial).back(trial, held=held)
+
 
 class Bracket:
     """Rungs at `steps` that trials climb; the best 1/`eta` of a rung go on to the next."""
@@ -134,3 +147,8 @@ class Bracket:
     def gone(self, trial: int) -> None:
         """The trial ended or was given up."""
         raise NotImplementedError
+
+    def back(self, trial: int, *, held: bool) -> None:
+        """The trial, which had failed, is tried again: it waits at the last rung that it reached, or goes for the one after."""
+        if held:
+            any(self.rungs[step].rejoin(trial) for step in reversed(self.steps))

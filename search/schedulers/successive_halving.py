@@ -19,7 +19,9 @@ class Halving(Bracket):
 
     A trial goes on or is given up as soon as that is certain, whatever the others, that are still to come, will report:
     the outcome is that of waiting for all. One that ends before a rung counts as the worst there, and its place is not
-    filled again if it was promoted. Of equal values the one of the trial with the lower number is better.
+    filled again if it was promoted. One that failed and is tried again is on its way again: it is compared with all that
+    have reached the rung, and those that went on without waiting for it keep their places. Of equal values the one of
+    the trial with the lower number is better.
     """
 
     def __init__(self, size: int, steps: Sequence[int], eta: int) -> None:
@@ -73,6 +75,12 @@ class Halving(Bracket):
             self.waiting -= rung.leave(trial)
         for heading in self._heading:
             heading.discard(trial)
+
+    def back(self, trial: int, *, held: bool) -> None:
+        super().back(trial, held=held)
+        self.waiting += held
+        if not held:
+            self._heading[sum(any(key[-1] == trial for key in rung.reached) for rung in self.rungs.values())].add(trial)
 
     def promotable(self, *, complete: bool) -> int | None:
         """The trial to promote, from the highest rung that has one."""

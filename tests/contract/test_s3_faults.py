@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,6 +75,7 @@ OPERATIONS: dict[str, Callable[[Store, Path], object]] = {
     "fetch": lambda store, folder: store.fetch("k", folder / "fetched"),
     "list": lambda store, _: store.list(""),
     "delete": lambda store, _: store.delete(["k"]),
+    "delete-together": lambda store, _: store.delete(["k", "never"], ordered=False),
 }
 small = pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "create-large"])
 
@@ -96,7 +98,7 @@ def test_a_fault_that_passes_is_not_noticed(
     store.create("k", b"content")
     proxy.harm(fault, times=3)
     OPERATIONS[operation](store, tmp_path)
-    assert store.list("") == {"create": ["k", "new"], "create-large": ["k", "large"], "delete": []}.get(operation, ["k"])
+    assert store.list("") == {"create": ["k", "new"], "create-large": ["k", "large"], "delete": [], "delete-together": []}.get(operation, ["k"])
     if operation == "create":
         assert store.read("new") == b"content"
     if operation == "create-large":
@@ -128,6 +130,28 @@ def test_one_request_is_enough_for_a_small_object(proxy: Proxy, tmp_path: Path) 
         proxy.requests.clear()
         work()
         assert len(proxy.requests) == 1
+
+
+def test_a_thousand_objects_are_deleted_by_one_request(proxy: Proxy) -> None:
+    store = at(proxy, Patience())  # one such request takes this server seconds
+    keys = [f"{n % 7}/{n:04d}" for n in range(1200)]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda key: store.create(key, b"x"), keys))
+    assert store.size() == (1200, 1200)
+    proxy.requests.clear()
+    store.delete(keys, ordered=False)
+    assert len(proxy.requests) == 2
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("answer", [(501, "NotImplemented"), (405, "MethodNotAllowed"), (403, "AccessDenied")])
+def test_where_many_cannot_be_deleted_by_one_request_it_is_done_one_by_one(proxy: Proxy, answer: tuple[int, str]) -> None:
+    store = at(proxy, Patience())  # one such request takes this server seconds
+    for key in ("a", "b", "c"):
+        store.create(key, b"x")
+    proxy.harm(answer, times=1000, method="POST", query="delete")
+    store.delete(["a", "b", "c"], ordered=False)
+    assert store.list("") == []
 
 
 def test_a_reset_in_the_middle_of_a_body_leaves_nothing_torn(proxy: Proxy, tmp_path: Path) -> None:

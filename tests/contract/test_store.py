@@ -159,6 +159,17 @@ def test_delete_takes_missing_keys_and_frees_the_name(store: Store) -> None:
     assert store.read("a/k") == b"new"
 
 
+def test_many_are_deleted_in_any_order_where_that_does_not_matter(store: Store) -> None:
+    keys = [f"{n % 3}/{n:04d}" for n in range(1010)]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda key: store.create(key, b""), [*keys, "kept"]))
+    store.delete([*keys, "never", "0/0000"], ordered=False)
+    assert store.list("") == ["kept"]
+    with pytest.raises(ValueError, match="key"):
+        store.delete(["kept", "../x"], ordered=False)
+    assert store.list("") == ["kept"]
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -7,12 +7,13 @@ the same experiment. It is the list of these entries, made by reading the events
 * `proposed` with trial, configuration and the sampler's state.
 * `row` with trial, step and objective; `saved` and `dropped` with trial and step, one for each checkpoint.
 * `decided` with trial, step, verdict, until and why.
+* `revived` with trial.
 * `final` with trial, state and the number of its steps, where a trial comes to a final state.
 
 Left out is what a crash must add, and nothing else: `Opened`, `Started`, `Began`, the `Ended` of a lost attempt, the
 numbers of attempts, times. A step that is done again gives the same entries again: of equal `row`, `saved`, `dropped`
 and `closed` entries only the first counts, while one that differs (another value for the same step) is an entry of its
-own, so that it shows. A `proposed`, `decided` or `final` entry is never done again: each counts. Checkpoints of a trial
+own, so that it shows. A `proposed`, `decided`, `revived` or `final` entry is never done again: each counts. Checkpoints of a trial
 after the decision to stop it are left out: nobody needs them, and an attempt that is lost then need not have made them.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 
 from regrow.infra.log import Log
 from regrow.infra.places import read_events
+from regrow.infra.rows import Rows
 from regrow.infra.segments import PREFIX, cover, extents
 from regrow.search.events import (
     AnyEvent,
@@ -38,6 +40,7 @@ from regrow.search.events import (
     Proposed,
     Reported,
     Retired,
+    Revived,
     Saved,
     Started,
 )
@@ -107,6 +110,9 @@ def normal(events: Iterable[AnyEvent]) -> list[Entry]:
             case Dropped() if event.trial not in stopped:
                 for manifest in event.manifests:
                     note("dropped", event.trial, steps[manifest])
+            case Revived():
+                final.discard(event.trial)
+                note("revived", event.trial)
             case Ended():
                 trial = history.trials[event.trial]
                 if trial.state.final and event.trial not in final:
@@ -139,6 +145,7 @@ class Curve:
     attempts: int = 0
     over: bool = False
     stop: bool = False
+    failed: bool = False
     checkpoints: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
 
@@ -165,6 +172,10 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             must("deletions of what is there", set(event.manifests) <= set(curve.checkpoints), event)
             for manifest in event.manifests:
                 del curve.checkpoints[manifest]
+            continue
+        if isinstance(event, Revived):
+            must("only a trial that failed is tried again", curve.holder is None and curve.failed, event)
+            curve.failed = False
             continue
         if isinstance(event, Retired):
             must("only a trial that does not run is given up", curve.holder is None, event)
@@ -194,6 +205,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
                 curve.stop = event.verdict == "stop"
             case Ended():
                 curve.holder = None
+                curve.failed = event.outcome == "failed"
                 curve.over = event.outcome in ("done", "stopped") or curve.stop
             case _:
                 pass
@@ -212,12 +224,15 @@ def must_be_sound(store: Store, *, trials: int, swept: bool = True) -> list[AnyE
     history = checked.history
     must("it ends", history.closed is not None and history.closed.status == "finished", history.closed)
     must("exact totals", len(history.trials) == history.total == trials, len(history.trials))
-    curves = read(events)
+    curves, logged = read(events), Rows.logged(history, store)
     for trial, curve in zip(history.trials, curves, strict=True):
         must("every trial ends", trial.state in (TrialState.DONE, TrialState.STOPPED) and curve.over, trial)
-        must("one value a step", [row.step for row in trial.rows] == list(range(1, len(curve.values) + 1)), trial)
-        must("one value a step", [row.metrics[METRIC] for row in trial.rows] == curve.values, trial)
-        must("lineage", trial.lineage == curve.by, trial.lineage)
+        must("one value a step", list(trial.values) == curve.values, trial)
+        must("lineage", list(trial.curve.lineage()) == curve.by, trial.curve.runs)
+        rows = list(logged.of(trial.number))
+        must("one row a step", [row.step for _, row in rows] == list(range(1, len(curve.values) + 1)), trial)
+        must("one row a step", [row.metrics[METRIC] for _, row in rows] == curve.values, trial)
+        must("lineage", [attempt for attempt, _ in rows] == curve.by, trial.curve.runs)
     must("counted losses", history.lost_steps == sum(curve.repeated for curve in curves), history.lost_steps)
     live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
     must("checkpoints as decided", live == {m for curve in curves for m in curve.checkpoints}, live)
@@ -228,6 +243,7 @@ def must_be_sound(store: Store, *, trials: int, swept: bool = True) -> list[AnyE
         must("nothing orphaned", set(store.list("blobs/")) == referred, set(store.list("blobs/")) ^ referred)
     known = extents(store.list(PREFIX))
     chain, hole = cover(known, 0, max(extent.last for extent in known))
+    must("a log whose end is proved", Log.proven(store) == max(extent.last for extent in known), store.list(PREFIX))
     must("a log without holes", hole is None and chain, hole)
     return events
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from regrow.infra.places import read_events
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Ended
 from tests.faults.checks import WATCHED, must, watch
-from tests.faults.scenarios import PLANS, SEED, go_on, must_have_grown_back
+from tests.faults.scenarios import PLANS, SEED, beginning, go_on, must_have_grown_back
 from tests.faults.sitting import Sitting
 from tests.faults.world import Process, Transition, World
 
@@ -29,7 +28,7 @@ def told(what: str) -> Iterator[None]:
 
 
 def _begun(name: str) -> Sitting:
-    return Sitting(World(MemoryStore(), watch=watch, keep_states=False), PLANS[name], seed=SEED, **WATCHED)
+    return Sitting(World(beginning(name), watch=watch, keep_states=False), PLANS[name], seed=SEED, **WATCHED)
 
 
 def coordinator_dies(name: str, at: Transition) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+
+import msgspec
 
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
@@ -34,11 +36,17 @@ def _plan(slots: int, *, carry_on: bool = False, late: bool = False, **changes: 
     return Plan(spec={**_SPEC, **changes}, slots=slots, carry_on=carry_on, late=late)
 
 
+def _mended(slots: int, *, trials: int, **changes: Any) -> Plan:
+    """All trials had failed; what was wrong is mended, and they are tried again, with one more."""
+    return Plan(spec={**_SPEC, **changes, "trials": trials}, slots=slots, broken="tests.faults.work:broken", trials=trials + 1)
+
+
 ONE: dict[str, Plan] = {
     "fifo, random": _plan(1),
     "asha, tpe": _plan(1, **_ASHA, **_TPE, trials=4, max_steps=3),
     "short trials in a row": _plan(1, carry_on=True, **_ASHA, max_steps=3, checkpoint={"every_steps": 2, "keep_last": 2}),
     "late checkpoints": _plan(1, late=True, **_ASHA, trials=2),
+    "tried again": _mended(1, trials=2),
 }
 """One slot: nothing happens at the same time."""
 SEVERAL: dict[str, Plan] = {
@@ -46,6 +54,7 @@ SEVERAL: dict[str, Plan] = {
     "asha, tpe, 3 slots": _plan(3, **_ASHA, **_TPE, trials=4, max_steps=3),
     "late checkpoints, 2 slots": _plan(2, late=True),
     "short trials in a row, 2 slots": _plan(2, carry_on=True, **_ASHA, trials=4, max_steps=3),
+    "tried again, 2 slots": _mended(2, trials=2, schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}),
 }
 PLANS = ONE | SEVERAL
 SEED = 7
@@ -76,7 +85,7 @@ def whole(name: str) -> Whole:
 
 def uncut(name: str, *, check: bool = True) -> Whole:
     """The same, made anew."""
-    world = World(MemoryStore(), watch=watch)
+    world = World(beginning(name), watch=watch)
     run(world, name, seed=SEED)
     events = must_be_sound(world.store, trials=trials_of(name)) if check else []
     return Whole(tape=world.tape, states=world.states, events=events, entries=normal(events))
@@ -84,8 +93,23 @@ def uncut(name: str, *, check: bool = True) -> Whole:
 
 def trials_of(name: str) -> int:
     """The total number of trials."""
-    total: int = PLANS[name].spec["trials"]
+    total: int = PLANS[name].trials or PLANS[name].spec["trials"]
     return total
+
+
+def beginning(name: str) -> MemoryStore:
+    """What is there before a scenario: nothing, or an experiment all of whose trials have failed."""
+    return restored(_before(name))
+
+
+@cache
+def _before(name: str) -> State:
+    plan, world = PLANS[name], World(MemoryStore())
+    if plan.broken is not None:
+        with Sitting(world, replace(plan, broken=None, trials=None), driver="driver-0", seed=SEED) as sitting:
+            sitting.job = msgspec.structs.replace(sitting.job, trainable=plan.broken)
+            assert sitting.open().run().finish().status == "failed"
+    return {key: world.store.read(key) for key in world.store.list("")}
 
 
 def run(world: World, name: str, *, driver: str = "driver-1", seed: int = 0) -> Sitting:

@@ -23,8 +23,8 @@ from regrow.infra.claim import Opening
 from regrow.infra.collection import collect
 from regrow.infra.coordinator import Coordinator, Instructions
 from regrow.infra.log import Log
-from regrow.infra.places import replay
-from regrow.search.events import Cause
+from regrow.infra.places import read_events, replay
+from regrow.search.events import Cause, Opened
 from regrow.search.spec import Spec
 from regrow.tasks import attempt, checkpoints, reporter
 from regrow.tasks.checkpoints import CheckpointWriter
@@ -114,6 +114,9 @@ class Here:
     def place(self) -> tuple[str, str]:
         """See Host."""
         return "node", ""
+
+    def end_children(self) -> None:
+        """See Host: it starts none."""
 
     def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
         """See Host."""
@@ -223,13 +226,16 @@ class Worker:
 class Plan:
     """The experiment: its specification, how many attempts at a time, whether short trials share a task run.
 
-    `late`: checkpoints take until the next one is asked for.
+    `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a sitting before, in which each trial
+    raised; they are tried again. `trials`: the total from then on, None: as specified.
     """
 
     spec: dict[str, Any]
     slots: int = 1
     carry_on: bool = False
     late: bool = False
+    broken: str | None = None
+    trials: int | None = None
 
 
 @dataclass(slots=True)
@@ -261,13 +267,11 @@ class Sitting:
     _calls: list[tuple[tuple[Any, ...], asyncio.Task[None]]] = field(default_factory=list)
     """Losses told to the coordinator and not acknowledged yet."""
     _news: bool = True
+    _wishes: bool = False
 
     def __post_init__(self) -> None:
         spec = Spec.parse(self.plan.spec)
-        self.job = Job(
-            experiment=spec.name, trainable=spec.trainable, objective=spec.objective.name, max_steps=spec.max_steps,
-            every_steps=spec.checkpoint.every_steps, every_seconds=None,
-        )
+        self.job = Job.of(spec, folder=None)
         self._chance = random.Random(self.seed)
 
     def __enter__(self) -> Self:
@@ -278,7 +282,9 @@ class Sitting:
             self.kill()
 
     def open(self) -> Sitting:
-        """The driver starts its coordinator, which claims the log."""
+        """The driver starts its coordinator, which claims the log. The user wishes only once that what failed is tried again."""
+        if self.plan.broken is not None:
+            self._wishes = not any(isinstance(e, Opened) and e.retry_failed for e in read_events(self.world.store))
         self._coordinate()
         return self
 
@@ -310,7 +316,7 @@ class Sitting:
     def finish(self) -> Sitting:
         """What the flow does at its end, after a status other than "superseded": collects what nothing refers to."""
         store = View(self.world, self.process)
-        history = replay(store).history
+        history = replay(store)
         collect(store, history)
         if self.world.broken:
             raise self.world.broken[0]
@@ -435,7 +441,8 @@ class Sitting:
             self.restarts += 1
         spec = Spec.parse(self.plan.spec)
         opening = Opening(
-            id=ID, spec=spec.to_json(), slots=self.plan.slots, trials=self.trials, flow_run=None, code=None, versions={}
+            id=ID, spec=spec.to_json(), slots=self.plan.slots, trials=self.trials or self.plan.trials, flow_run=None, code=None,
+            versions={}, retry_failed=self._wishes,
         )
         self._loop, self._io = asyncio.new_event_loop(), Deferred()
         self._loop.set_default_executor(self._io)

@@ -15,17 +15,17 @@ from tests.faults import cuts, tally
 from tests.faults.scenarios import ONE, PLANS, SEED, go_on, grown_back, whole
 from tests.faults.world import Transition
 
-EVENTS = ("created", "opened", "proposed", "started", "began", "reported", "decided", "saved", "dropped", "ended", "closed")
+EVENTS = ("created", "opened", "proposed", "started", "began", "reported", "decided", "saved", "dropped", "ended", "revived", "closed")
 EFFECTS = (
     "attempt handed out", "message", "blob written", "manifest written", "manifest deleted", "blob deleted",
-    "merged log object written", "log segment deleted", "merged log object deleted",
+    "merged log object written", "log segment deleted", "merged log object deleted", "log seal written",
 )  # fmt: skip
 KINDS = tuple(f"log {event}" for event in EVENTS) + EFFECTS
 
 
 def is_of(transition: Transition, kind: str) -> bool:
     """Whether a transition is of a kind; one segment makes several kinds of events durable."""
-    if kind.startswith("log ") and not kind.endswith("deleted"):
+    if kind.startswith("log ") and not kind.endswith(("deleted", "written")):
         return transition.what.startswith("log ") and kind[4:] in transition.what[4:].split("+")
     return transition.what == kind
 
@@ -38,6 +38,10 @@ def crossings(name: str, kind: str) -> list[Transition]:
 
 
 def _rare(name: str, kind: str) -> bool:
+    if PLANS[name].broken is not None and kind == "log created":
+        return True
+    if PLANS[name].broken is None and kind == "log revived":
+        return True
     return "merged" in kind or (name == "short trials in a row" and kind.endswith(("dropped", "deleted")))
 
 

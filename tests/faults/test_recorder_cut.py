@@ -7,7 +7,10 @@ done here without its thread. One MLflow experiment for each cut, all in one dat
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from regrow.infra.log import Log
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import MlflowSink
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import Created, decode
+from regrow.search.events import Created, Reported, decode
 from tests.faults import tally
 from tests.faults.checks import WATCHED, watch
 from tests.faults.scenarios import PLANS, SEED, whole
@@ -48,18 +51,25 @@ def batches() -> list[Batch]:
     return [segments[at : at + 2] for at in range(0, len(segments), 2)]
 
 
+def reports(log: list[Batch], after: int) -> Iterator[Reported]:
+    """What was reported in the segments after a number."""
+    for number, lines in chain.from_iterable(log):
+        if number > after:
+            yield from (event for event in map(decode, lines) if isinstance(event, Reported))
+
+
 def record(uri: str, name: str, log: list[Batch], die: tuple[int, str] | None = None) -> None:
     """One life of a recorder: from MLflow's cursor to the end of the log, or to its death at a batch and a phase."""
     created = decode(log[0][0][1][0])
     assert isinstance(created, Created)
-    runs = Runs()
+    runs = Runs(partial(reports, log))
     with closing(MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id=f"{created.id}-{name}")) as sink:
         cursor = sink.load().cursor or 0
         before = cursor
         for place, batch in enumerate(log):
             for number, lines in batch:
                 for line in lines:
-                    runs.apply(decode(line))
+                    runs.apply(decode(line), number)
                 if number <= cursor:
                     runs.skip()
             last = batch[-1][0]

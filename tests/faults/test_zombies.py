@@ -62,7 +62,7 @@ def test_a_driver_that_wakes_up_in_its_sweep_deletes_nothing_of_its_successor() 
         return listed(prefix)
 
     events = read_events(store)
-    with patch("tests.faults.sitting.replay", lambda _: replayed(events)):
+    with patch("tests.faults.sitting.replay", lambda _: replayed(events).history):
         store.list = slow_list  # type: ignore[method-assign]
         old.finish()
     must_be_sound(store, trials=trials_of(name) + 1, swept=False)

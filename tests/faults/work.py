@@ -35,8 +35,13 @@ def exact(config: dict[str, Any], step: int) -> float:
     return _exact(json.dumps(config, sort_keys=True), step)[1]
 
 
-def train(trial: Trial) -> None:
-    """Reports one row a step, and has its news sent at once, as if a reporter's beat had passed."""
+def broken(trial: Trial) -> None:
+    """The same before somebody mended it: it raises after its first step."""
+    train(trial, until=1)
+
+
+def train(trial: Trial, until: int | None = None) -> None:
+    """Reports one row a step, and has its news sent at once, as if a reporter's beat had passed. After step `until` it raises."""
     state = (trial.restored / "state").read_text() if trial.restored else START
 
     def save(folder: Path) -> None:
@@ -44,6 +49,8 @@ def train(trial: Trial) -> None:
         (folder / "config.json").write_text(json.dumps(trial.config))  # the same at every step: blobs are shared
 
     for step in trial.steps():
+        if until is not None and step > until:
+            raise NameError("name 'sate' is not defined")
         state = advance(state, trial.config, step)
         trial.report({"score": score(state, trial.config, step), "attempt": trial.attempt}, checkpoint=save)
         if trial._reporter._rows:

@@ -165,7 +165,7 @@ class View:
         self._alive()
         return self._world.store.list(prefix)
 
-    def delete(self, keys: Iterable[str]) -> None:
+    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         for key in keys:
             self._alive()
             what = f"{object_at(key)} deleted"
@@ -181,6 +181,8 @@ class View:
 
 def object_at(key: str) -> str:
     """What kind of object a key is of."""
+    if key.endswith(".seal"):
+        return "log seal"
     if key.startswith("log/"):
         return "log segment" if extents([key])[0].span == 1 else "merged log object"
     return "manifest" if key.startswith("manifests/") else "blob"
@@ -193,7 +195,7 @@ def describe(key: str, data: bytes | Path) -> str:
         (segment,) = decode(data, Extent(number, number))
         names = dict.fromkeys(type(event_of(line)).__name__.lower() for line in segment.lines)
         return f"log {'+'.join(names)}"
-    return f"{object_at(key)} written" if not key.startswith("log/") else "merged log object written"
+    return f"{object_at(key)} written"
 
 
 def torn_at(data: bytes) -> list[int]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from regrow.infra.machine import resources, words
 from tests.system.conftest import Desk, await_no_process
 
 FAULTS = """
@@ -133,10 +134,10 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_neve
     assert "exploded \\x1b[31m" in trace
     assert await_no_process(desk.folder) == []
 
-    # A damaged object in the middle of the log stops every command; one at its end costs its own last lines.
+    # A damaged object stops every command; at the end of a log that was never closed it costs its own last lines.
     whole = desk.folder / "whole"
     shutil.copytree(desk.folder / ".regrow" / "faults", whole)
-    segments = sorted((desk.folder / ".regrow" / "faults" / "log").iterdir())
+    segments = sorted((desk.folder / ".regrow" / "faults" / "log").glob("*.jsonl"))
     middle, last = segments[len(segments) // 2], segments[-1]
     content = bytearray(middle.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -144,13 +145,15 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_neve
     before = log_of(desk, "faults")
     for command in (["show", "faults"], ["verify", "faults"], ["resume", "faults"], ["run", file]):
         line = one_line(desk.run(*command, expect=4))
-        assert line.startswith(f"the log is damaged at log/{middle.name}: ")
+        assert line.startswith(f"the log of experiment 'faults' in {desk.folder}/.regrow is damaged at log/{middle.name}: ")
         assert line.endswith("nothing was overwritten, restore that object from a backup")
     assert log_of(desk, "faults") == before
 
     shutil.rmtree(desk.folder / ".regrow" / "faults")
     shutil.copytree(whole, desk.folder / ".regrow" / "faults")
     last.write_bytes(last.read_bytes()[:-20])
+    assert f"is damaged at log/{last.name}: " in one_line(desk.run("show", "faults", expect=4)), "it was closed with that segment"
+    last.with_suffix(".seal").unlink()
     (desk.folder / "work.py").unlink()
     line = one_line_after_warnings(desk.run("resume", "faults", expect=2))
     assert line == (f'trainable: "work.py:train": there is no file {desk.folder}/work.py; put it back, or correct the path')
@@ -190,7 +193,10 @@ def test_an_experiment_of_which_every_trial_fails_fails(desk: Desk) -> None:
             "ModuleNotFoundError: No module named 'nosuch'",
             "cannot be imported: ModuleNotFoundError: No module named 'nosuch'",
         ),
-        ("import sys\nsys.exit()\ntrain = 1", {}, "SystemExit", "cannot be imported: SystemExit"),
+        (
+            "import sys\nsys.exit()\ntrain = 1", {}, "SystemExit",
+            'cannot be imported: SystemExit; put what is to run only as a script below `if __name__ == "__main__":`',
+        ),
         (
             "def train(:\n",
             {},
@@ -204,7 +210,7 @@ def test_an_experiment_of_which_every_trial_fails_fails(desk: Desk) -> None:
             "",
             (
                 'resources: {"cpu": 1, "gpu": 64.0}: no node of the cluster can hold a trial that needs this; '
-                "ask for less, or add a node that has it"
+                f"it has {words(resources() or {})}; ask for less, or add a node that has it"
             ),
         ),
     ],
@@ -305,12 +311,12 @@ def test_another_experiment_of_the_same_name_is_refused_and_the_key_that_differs
     before = log_of(desk, "x")
     file = desk.write("x", trials=2, space={"x": {"uniform": [0.1, 2.0]}, "kind": {"choice": ["a", "b"]}})
     assert one_line(desk.run("run", file, expect=2)) == (
-        f"{file}: space.x.uniform: [0.1, 2.0]: differs from the experiment 'x' that is there already, which has [0.1, 1.0]; "
+        f"{file}:1: space.x.uniform: [0.1, 2.0]: differs from the experiment 'x' that is there already, which has [0.1, 1.0]; "
         "give this one another name, or go on with that one: regrow resume x"
     )
     file = desk.write("x", trials=2)
     lower = "trials: 1: experiment 'x' has 2 already, and a total can only be raised; write 2 or more"
-    assert one_line(desk.run("run", file, "--trials", 1, expect=2)) == f"{file}: {lower}"
+    assert one_line(desk.run("run", file, "--trials", 1, expect=2)) == f"{file}:1: {lower}"
     assert one_line(desk.run("resume", "x", "--trials", 1, expect=2)) == lower
     for command in ("show", "trials", "best", "verify", "stop", "resume", "ui"):
         line = one_line(desk.run(command, "y", expect=2))

@@ -118,21 +118,33 @@ def test_mlflow_shows_exactly_the_trials_with_one_point_a_step(seen: Seen, brows
     page, wanted = browser_page, curves(seen)
     page.goto(seen.mlflow)
     expect(page.get_by_text(f"{TRIALS} matching runs")).to_be_visible(timeout=60_000)
-    page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length == 2")
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length == 4")
     page.wait_for_function(f"[...document.querySelectorAll('.js-plotly-plot')].every(plot => plot.data.length >= {TRIALS})")
     look(page, "mlflow-trials")
+    expect(page.get_by_role("button", name="Sort: best_accuracy")).to_be_visible()
     names = page.locator("a", has_text=re.compile(r"^trial-\d+$")).all_inner_texts()
     values = {trial["number"]: trial["value"] for trial in seen.desk.show("pages")["trials"]}
     assert names == [f"trial-{n:04}" for n in sorted(values, key=lambda n: -values[n])], "best first"
     drawn = [plot for plot in page.locator(".js-plotly-plot").evaluate_all(PLOTS) if plot]
-    assert len(drawn) == 2
-    for plot, metric in zip(drawn, ("accuracy", "loss"), strict=True):
+    assert len(drawn) == 4
+    for plot, metric in zip(drawn, ("accuracy", "best_accuracy", "best_step", "loss"), strict=True):
+        if metric.startswith("best"):
+            continue
         lines = {match[0]: trace for trace in plot if (match := re.match(r"trial-\d+", trace["name"] or ""))}
         assert lines.keys() == wanted[metric].keys()
         for name, points in wanted[metric].items():
             steps, numbers = zip(*points, strict=True)
             assert lines[name]["x"] == list(steps)
             assert lines[name]["y"] == pytest.approx(numbers)
+
+
+def test_mlflows_assistant_does_not_open_by_itself(seen: Seen, browser_page: Page) -> None:
+    assert browser_page.context.browser is not None
+    stranger = browser_page.context.browser.new_page()  # one that was never here
+    stranger.goto(seen.mlflow)
+    expect(stranger.get_by_text(f"{TRIALS} matching runs")).to_be_visible(timeout=60_000)
+    expect(stranger.get_by_role("button", name="MLflow Assistant")).to_be_visible()  # which it is not where the pane is open
+    stranger.close()
 
 
 def test_mlflow_compares_the_trials_with_parallel_coordinates(seen: Seen, browser_page: Page) -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from regrow.infra.figures import KINDS
 from regrow.infra.log import Log
-from regrow.infra.places import Places, replay
+from regrow.infra.places import Places, replayed
 from regrow.infra.report import html
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Ended, encode
@@ -54,8 +54,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
             if name == "rich":
                 desk.run("report", name)
             else:  # the same without another process
-                history = replay(LocalStore(desk.folder / ".regrow" / name)).history
-                page = html(history, Places(root=str(desk.folder / ".regrow")), alive=False, now=history.t_last)
+                rows = replayed(LocalStore(desk.folder / ".regrow" / name))
+                page = html(rows, Places(root=str(desk.folder / ".regrow")), alive=False, now=rows.history.t_last)
                 (desk.folder / f"{name}.html").write_text(page)
         yield desk
 

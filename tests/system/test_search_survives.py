@@ -66,7 +66,7 @@ def test_a_killed_experiment_decides_what_an_uninterrupted_one_decides(
     events = read_events(places.store("paused"))
     assert verify(events).difference is None
     assert decisions(events) == decisions(wanted.events)
-    history = replay(places.store("paused")).history
+    history = replay(places.store("paused"))
     assert [trial.values for trial in history.trials] == [trial.values for trial in wanted.history.trials]
     if schedule != "hyperband":
         assert any(trial.changes for trial in history.trials), "nobody was exploited, so nothing was tried here"

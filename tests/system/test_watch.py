@@ -95,8 +95,6 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
     assert re.search(r"^seen +[━─]+ +\d+ % +\d+/12 trials", desk_sees, re.MULTILINE)
     assert re.search(r"^running +step +score", desk_sees, re.MULTILINE)
 
-    terminals.tmux("send-keys", "-t", "two", "clear", "Enter")
-    terminals.type("two", *regrow, "watch", "seen")
     found = terminals.await_seen("two", r"^ +\d+ +[1-6]/6 +\d")
     assert re.search(r"cost \d+\.\d\d", found)
     assert re.search(r"\d slot-hours", found)

@@ -13,6 +13,7 @@ from regrow.search.events import AnyEvent, encode
 from regrow.search.history import History
 from regrow.search.simulator import FunctionObjective, Simulation
 from regrow.search.spec import Spec
+from tests.unit.told import remember
 
 SPEC: dict[str, Any] = {
     "name": "kinds",
@@ -45,7 +46,9 @@ def curve(config: dict[str, Any], step: int) -> dict[str, float]:
 def simulation(function: Callable[[dict[str, Any], int], dict[str, float]] = curve, **changes: Any) -> Simulation:
     """One that is open, not yet run."""
     spec = Spec.parse({key: value for key, value in {**SPEC, **changes}.items() if value is not None})
-    return Finite(spec=spec, objective=FunctionObjective(function=function, spec=spec), workers=3, startup=0.25).open()
+    made = Finite(spec=spec, objective=FunctionObjective(function=function, spec=spec), workers=3, startup=0.25).open()
+    remember(made.history, made.events)
+    return made
 
 
 class Finite(Simulation):
@@ -65,7 +68,8 @@ def history(function: Callable[[dict[str, Any], int], dict[str, float]] = curve,
 def empty() -> History:
     """Of an experiment that was opened where there is no room for a trial."""
     spec = Spec.parse(SPEC)
-    return Simulation(spec=spec, objective=FunctionObjective(function=curve, spec=spec), workers=0).open().history
+    opened = Simulation(spec=spec, objective=FunctionObjective(function=curve, spec=spec), workers=0).open()
+    return remember(opened.history, opened.events)
 
 
 def unfinished() -> Simulation:

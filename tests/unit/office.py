@@ -18,6 +18,7 @@ from regrow.search.history import History
 from regrow.search.spec import Spec
 from regrow.search.verify import verify
 from regrow.tasks.messages import Assignment, Job, Order, Progress
+from regrow.tasks.ports import Store
 from tests.unit.simulated import SPEC
 
 T = TypeVar("T")
@@ -53,6 +54,9 @@ class Bench:
         """See Host."""
         return "node", self._node_id
 
+    def end_children(self) -> None:
+        """See Host: the children here are those of other tests, too."""
+
     @contextmanager
     def listen(self, tell: Callable[[str, bool], None]) -> Iterator[None]:
         """See Host."""
@@ -63,7 +67,7 @@ class Bench:
 class Office:
     """The Desk of a coordinator that may be restarted. `told` has every message, in order."""
 
-    def __init__(self, *, slots: int = 1, driver: str = "driver-1", store: MemoryStore | None = None, **spec: Any) -> None:
+    def __init__(self, *, slots: int = 1, driver: str = "driver-1", store: Store | None = None, **spec: Any) -> None:
         self.store = store or GatedStore()
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
         self.slots = slots
@@ -143,15 +147,7 @@ class Office:
     @property
     def job(self) -> Job:
         """What the driver sends to every worker."""
-        spec = self.spec
-        return Job(
-            experiment=spec.name,
-            trainable=spec.trainable,
-            objective=spec.objective.name,
-            max_steps=spec.max_steps,
-            every_steps=spec.checkpoint.every_steps,
-            every_seconds=spec.checkpoint.every_seconds,
-        )
+        return Job.of(self.spec, folder=self.spec.working_dir)
 
     def _opening(self) -> Opening:
         return Opening(

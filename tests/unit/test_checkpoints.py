@@ -361,7 +361,7 @@ def test_discard_leaves_the_blobs_of_other_attempts_and_those_a_clone_refers_to(
 
 def test_manifests_go_before_their_blobs(tmp_path: Path) -> None:
     class Recording(MemoryStore):
-        def delete(self, keys: Iterable[str]) -> None:
+        def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
             keys = list(keys)
             deleted.extend(keys)
             super().delete(keys)
@@ -542,7 +542,7 @@ def test_a_checkpoint_waits_for_a_store_that_is_out_of_reach_and_says_so_once(
     assert writer.drain(timeout=20)
     assert [s.step for s in writer.results()] == [1]
     assert [r.message.partition(":")[0] for r in caplog.records] == [
-        "the state store is out of reach, waiting for it", "the state store is back"
+        "checkpoints cannot be saved", "checkpoints can be saved again"
     ]
     writer.close()
 
@@ -586,7 +586,7 @@ def test_a_blob_that_was_dropped_is_sent_again_when_it_comes_back(tmp_path: Path
 
 def test_a_drop_that_fails_does_not_stop_the_writer(tmp_path: Path) -> None:
     class Sticky(MemoryStore):
-        def delete(self, keys: Iterable[str]) -> None:
+        def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
             raise Unavailable("blobs", "network")
 
     store = Sticky()

@@ -12,10 +12,11 @@ from regrow.cli.compare import compare
 from regrow.infra.comparison import course
 from regrow.infra.log import Log
 from regrow.infra.stores.local import LocalStore
-from regrow.search.events import AnyEvent, Reported, encode
+from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, encode
 from regrow.search.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+from tests.unit.told import kept
 
 
 def simulated(name: str, *, power: float = 1.0, lose: bool = False, **changes: Any) -> list[AnyEvent]:
@@ -48,7 +49,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_course_of_a_best_value_is_that_of_the_rows() -> None:
     found = course("a", simulated("a"))
-    rows = [row for trial in found.history.trials for row in trial.rows]
+    rows = [row for its in kept(simulated("a")).values() for _, row in its]
     for t in (1.0, 5.0, 20.0, 36.0):
         assert found.at_seconds(t) == max(row.metrics["score"] or 0.0 for row in rows if row.t <= t)
     assert found.at_steps(0) is None
@@ -68,6 +69,31 @@ def test_steps_that_were_done_again_are_spent_each_time() -> None:
     assert before < found.steps[-1] <= until  # each reports one step
     assert found.steps == sorted(found.steps)
     assert found.seconds == sorted(found.seconds)
+
+
+def test_time_is_counted_from_the_first_attempts_beginning_in_each_sitting() -> None:
+    """Ray and the workers took 20 s to be there in the first sitting, 5 s in the second, and nothing began in the third."""
+    lease: dict[str, Any] = {"trial": 0}
+    given = {"name": "a", "trainable": "a.py:f", "metric": "score", "space": {"x": {"uniform": [0, 1]}}, "search": "random"}
+    events: list[AnyEvent] = [
+        Created(t=0.0, id="1", spec=given | {"mode": "max", "trials": 1}),
+        Opened(t=0.0, by="driver", driver="a", slots=1, trials=1),
+        Proposed(t=0.0, trial=0, config={"x": 0.5}),
+        Started(t=0.0, attempt=1, **lease),
+        Began(t=22.0, ago=2.0, attempt=1, node="n", **lease),
+        Reported(t=30.0, attempt=1, rows=[Row(1, 30.0, {"score": 1.0})], **lease),
+        Opened(t=100.0, by="driver", driver="b", slots=1, trials=1),
+        Ended(t=100.0, attempt=1, outcome="lost", cause="preempted", by="planner", **lease),
+        Started(t=100.0, attempt=2, **lease),
+        Began(t=105.0, attempt=2, node="n", **lease),
+        Reported(t=109.0, attempt=2, rows=[Row(1, 109.0, {"score": 2.0})], **lease),
+        Opened(t=200.0, by="driver", driver="c", slots=1, trials=1),
+        Ended(t=203.0, attempt=2, outcome="lost", cause="preempted", by="planner", **lease),
+    ]
+    found = course("a", events)
+    assert (found.seconds, found.value) == ([10.0, 10.0, 14.0], [1.0, None, 2.0])
+    assert found.spent[1] == 14.0
+    assert found.history.elapsed() == 42.0
 
 
 def test_what_each_reached_and_what_it_took_is_side_by_side(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

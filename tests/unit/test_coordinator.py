@@ -379,3 +379,17 @@ def test_a_clock_that_steps_back_takes_no_event_with_it() -> None:
     assert times[0] == 500.0
     assert verify(read_events(store)).difference is None
     assert again.history.elapsed(again.now()) == 0.0
+
+
+def test_what_keeps_a_checkpoint_from_being_saved_reaches_the_driver_until_it_is_over(make: Make) -> None:
+    office = make()
+    office.submitted()
+    office.tell(Progress(trial=0, attempt=1, began=Arrival(node="a", task_run="run-0")))
+    assert office.instructions().trouble is None
+    office.tell(Progress(trial=0, attempt=1, trouble="no space left on /data"))
+    assert office.instructions().trouble == "no space left on /data"
+    office.tell(Progress(trial=0, attempt=1))
+    assert office.instructions().trouble is None
+    office.tell(Progress(trial=0, attempt=1, trouble="no space left on /data"))
+    office.lost(0, 1)
+    assert office.instructions().trouble is None

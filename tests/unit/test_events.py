@@ -25,6 +25,7 @@ from regrow.search.events import (
     Proposed,
     Reported,
     Retired,
+    Revived,
     Row,
     Saved,
     Started,
@@ -69,6 +70,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         why=text, source=st.none() | whole, manifests=texts, config=st.none() | maps,
     ),
     Retired: st.builds(Retired, t=floats, trial=whole, why=text),
+    Revived: st.builds(Revived, t=floats, trial=whole, why=text),
     Saved: st.builds(Saved, **lease, step=whole, manifest=text, size=whole, source=st.none() | text),
     Dropped: st.builds(Dropped, t=floats, trial=whole, manifests=texts),
     Ended: st.builds(
@@ -156,6 +158,7 @@ def test_what_is_no_event_is_refused(line: bytes) -> None:
         (Decided(t=0, trial=0, attempt=1, step=1, verdict="stop"), True),
         (Dropped(t=0, trial=0, manifests=[]), True),
         (Retired(t=0, trial=0), True),
+        (Revived(t=0, trial=0), True),
         (Closed(t=0, status="finished"), True),
         (Closing(t=0, status="finished", why="", by="planner"), True),
         (Closing(t=0, status="stopped", why="", by="user"), False),

@@ -29,6 +29,7 @@ from regrow.search.history import History
 from regrow.tasks.errors import UserError
 from regrow.tasks.names import task_name
 from tests.unit import exported
+from tests.unit.told import its_rows, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +72,14 @@ CONFIG = ("lr", "model.layers", "model.rate", "noise", "optimizer", "momentum", 
 
 def test_the_columns_are_the_same_before_the_first_report_and_after_the_last(mixed: History) -> None:
     expected = [*OWN, *(f"config.{name}" for name in CONFIG), "metrics.score", "metrics.=cost", "metrics.loss"]
-    assert [column.name for column in frames.trials(mixed)] == expected
+    assert [column.name for column in frames.trials(rows_of(mixed))] == expected
     empty = exported.empty()
-    assert [column.name for column in frames.trials(empty)] == [n for n in expected if n not in ("metrics.=cost", "metrics.loss")]
-    assert {c.name: c.kind for c in frames.trials(empty)}.items() <= {c.name: c.kind for c in frames.trials(mixed)}.items()
+    assert [column.name for column in frames.trials(rows_of(empty))] == [n for n in expected if n not in ("metrics.=cost", "metrics.loss")]
+    assert {c.name: c.kind for c in frames.trials(rows_of(empty))}.items() <= {c.name: c.kind for c in frames.trials(rows_of(mixed))}.items()
 
 
 def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(mixed: History) -> None:
-    found = cells(frames.trials(mixed))
+    found = cells(frames.trials(rows_of(mixed)))
     for place, trial in enumerate(mixed.trials):
         assert found["trial"][place] == trial.number
         assert found["state"][place] == trial.state.value
@@ -86,7 +87,7 @@ def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(mixed: History) -> N
         assert found["steps"][place] == trial.step
         if trial.best is not None:
             assert found["metrics.score"][place] == trial.best[0]
-            assert found["metrics.loss"][place] == trial.rows[trial.best[1] - 1].metrics["loss"]
+            assert found["metrics.loss"][place] == its_rows(mixed, trial)[trial.best[1] - 1].metrics["loss"]
         assert {n: found[f"config.{n}"][place] for n in CONFIG if n in trial.config} == trial.config
         assert (found["ended"][place] is not None) == trial.state.final
 
@@ -94,13 +95,23 @@ def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(mixed: History) -> N
 def test_with_several_metrics_a_row_has_those_of_the_last_step() -> None:
     metrics = [{"name": "score", "mode": "max"}, {"name": "=cost", "mode": "min"}]
     history = exported.history(metric=metrics, mode=None, schedule="fifo")
-    found = cells(frames.trials(history))
+    found = cells(frames.trials(rows_of(history)))
     assert found["metrics.=cost"] == [2.0 * trial.step for trial in history.trials]
 
 
-def test_steps_are_the_points_of_every_trial_once(mixed: History) -> None:
-    found = cells(frames.steps(mixed))
-    points = list(views.points(mixed))
+@pytest.mark.parametrize("cells_at_once", [21, 200_000])
+def test_steps_are_the_points_of_every_trial_once(
+    mixed: History, cells_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "CELLS", cells_at_once)
+    with rows_of(mixed).sorted() as steps:
+        parts = [cells(part) for part in frames.steps(steps)]
+        points = list(views.points(steps))
+    assert (len(parts) > 1) == (cells_at_once == 21)
+    found = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
+    assert [(point["trial"], point["step"]) for point in points] == [
+        (trial.number, row.step) for trial in mixed.trials for row in its_rows(mixed, trial)
+    ]
     assert len(points) == len(found["step"]) > 20
     for name in ("trial", "step", "attempt"):
         assert found[name] == [point[name] for point in points]
@@ -110,7 +121,7 @@ def test_steps_are_the_points_of_every_trial_once(mixed: History) -> None:
 
 
 def test_a_frame_has_a_type_for_each_column(mixed: History) -> None:
-    types = {name: str(kind) for name, kind in frames.frame(frames.trials(mixed)).dtypes.items()}
+    types = {name: str(kind) for name, kind in frames.frame(frames.trials(rows_of(mixed))).dtypes.items()}
     assert types["trial"] == types["config.model.layers"] == types["config.seed"] == "int64"
     assert types["step"] == types["config.warmup"] == "Int64"  # missing in some rows
     assert types["value"] == types["config.lr"] == types["config.momentum"] == types["metrics.loss"] == "float64"
@@ -118,7 +129,7 @@ def test_a_frame_has_a_type_for_each_column(mixed: History) -> None:
     assert types["config.mixed"] == "object"
     assert types["started"].startswith("datetime64[")
     assert types["started"].endswith("UTC]")
-    empty = frames.frame(frames.trials(exported.empty()))
+    empty = frames.frame(frames.trials(rows_of(exported.empty())))
     assert empty.empty
     assert str(empty.dtypes["config.lr"]) == "float64"
 
@@ -132,13 +143,13 @@ def test_a_frame_has_a_type_for_each_column(mixed: History) -> None:
 )
 def test_the_type_of_a_choice_is_that_of_its_values(values: list[Any], kind: str) -> None:
     history = exported.history(lambda config, step: {"score": step}, space={"x": {"choice": values}}, trials=3, schedule="fifo")
-    table = frames.trials(history)
+    table = frames.trials(rows_of(history))
     assert next(column.kind for column in table if column.name == "config.x") == kind
     assert list(frames.frame(table)["config.x"]) == [trial.config["x"] for trial in history.trials]
 
 
 def test_csv_is_rfc_4180_and_numbers_come_back_as_they_were(mixed: History) -> None:
-    data = files.csv_bytes(frames.trials(mixed))
+    data = b"".join(files.csv_bytes([frames.trials(rows_of(mixed))]))
     assert data.count(b"\r\n") == len(mixed.trials) + 1
     head, *rows = read(data)
     assert len({len(row) for row in [head, *rows]}) == 1
@@ -155,7 +166,7 @@ def test_csv_is_rfc_4180_and_numbers_come_back_as_they_were(mixed: History) -> N
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =cmd|' /C calc'!A0", "\uff1d1", "\n=1"])
 def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
     table = [frames.Column(name=text, kind="text", cells=[text, "fine", None]), frames.Column(name="n", kind="number", cells=[-1.5] * 3)]
-    (head, number), (cell, minus), (fine, _), (nothing, _) = read(files.csv_bytes(table))
+    (head, number), (cell, minus), (fine, _), (nothing, _) = read(b"".join(files.csv_bytes([table])))
     assert head.startswith("'")
     assert head[1:] == text == cell[1:]
     assert cell.startswith("'")
@@ -164,7 +175,7 @@ def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
 
 def test_no_text_is_a_command_for_a_terminal() -> None:
     column = frames.Column(name="x", kind="text", cells=["\x1b[31mred\x07\x9b1m", 'two\nlines, "quoted", é ✓'])
-    data = files.csv_bytes([column])
+    data = b"".join(files.csv_bytes([[column]]))
     assert read(data)[1:] == [["\\x1b[31mred\\x07\\x9b1m"], ['two\nlines, "quoted", é ✓']]
     assert b"\x1b" not in data
 
@@ -183,14 +194,18 @@ def test_what_user_code_said_is_harmless_in_the_file_that_the_command_writes(sta
 def test_parquet_has_the_types_of_the_frame(state: Path, tmp_path: Path, mixed: History) -> None:
     assert regrow("trials", "kinds", tmp_path / "t.parquet", "--parquet", "--state", state).exit_code == 0
     found = pd.read_parquet(tmp_path / "t.parquet")
-    expected = frames.frame(frames.trials(mixed))
+    expected = frames.frame(frames.trials(rows_of(mixed)))
     assert list(found.columns) == list(expected.columns)
     assert str(found.dtypes["config.warmup"]) == "Int64"
     assert found["config.lr"].tolist() == expected["config.lr"].tolist()
     assert found["started"].tolist() == expected["started"].tolist()
     assert [json.loads(v) if isinstance(v, str) else None for v in found["config.mixed"]] == expected["config.mixed"].tolist()
     assert regrow("trials", "kinds", tmp_path / "s.parquet", "--parquet", "--history", "--state", state).exit_code == 0
-    assert len(pd.read_parquet(tmp_path / "s.parquet")) == len(list(views.points(mixed)))
+    steps = pd.read_parquet(tmp_path / "s.parquet")
+    assert list(zip(steps["trial"], steps["step"], steps["metrics.=cost"], strict=True)) == [
+        (trial.number, row.step, row.metrics["=cost"]) for trial in mixed.trials for row in its_rows(mixed, trial)
+    ]
+    assert {str(steps.dtypes[name]) for name in ("trial", "step", "attempt")} == {"int64"}
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, mixed: History, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,12 +214,12 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, mixed: History, 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(UserError, match="No space left on device"):
-            destination.put(path, files.csv_bytes(frames.trials(mixed)))
+            destination.put(path, files.csv_bytes([frames.trials(rows_of(mixed))]))
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
     link = tmp_path / "link.csv"
     link.symlink_to(path)
-    destination.put(link, files.csv_bytes(frames.trials(mixed)))
+    destination.put(link, files.csv_bytes([frames.trials(rows_of(mixed))]))
     assert link.is_symlink(), "what a link leads to is replaced, not the link"
     assert path.read_text().startswith("trial,")
     assert path.stat().st_mode & 0o777 == 0o666 & ~_mask()
@@ -305,15 +320,16 @@ def plugin(run: EventAccumulator, tag: str) -> Any:
 
 
 def test_each_trial_is_a_run_with_every_point_once_at_its_time(mixed: History, tmp_path: Path) -> None:
-    assert tensorboard.write(mixed, tmp_path / "tb") == len(mixed.trials)
+    assert tensorboard.write(rows_of(mixed), tmp_path / "tb") == len(mixed.trials)
     found = runs(tmp_path / "tb")
     assert list(found) == [task_name(trial.number) for trial in mixed.trials]
     for trial in mixed.trials:
         run = found[task_name(trial.number)]
-        for name in ("score", "loss", "=cost") if trial.rows else ():
+        its = its_rows(mixed, trial)
+        for name in ("score", "loss", "=cost") if its else ():
             points = [(e.wall_time, e.step, e.value) for e in run.Scalars(name)]
-            assert [p[:2] for p in points] == [(row.t, row.step) for row in trial.rows]
-            for (_, _, value), row in zip(points, trial.rows, strict=True):
+            assert [p[:2] for p in points] == [(row.t, row.step) for row in its]
+            for (_, _, value), row in zip(points, its, strict=True):
                 expected = row.metrics[name]
                 assert math.isnan(value) if expected is None else value == pytest.approx(expected, rel=1e-6)
         if trial.best is not None:
@@ -322,7 +338,7 @@ def test_each_trial_is_a_run_with_every_point_once_at_its_time(mixed: History, t
 
 
 def test_the_hparams_page_is_told_domains_values_states_and_metrics(mixed: History, tmp_path: Path) -> None:
-    tensorboard.write(mixed, tmp_path / "tb")
+    tensorboard.write(rows_of(mixed), tmp_path / "tb")
     found = runs(tmp_path / "tb")
     experiment = metadata.parse_experiment_plugin_data(plugin(found["trial-0000"], metadata.EXPERIMENT_TAG))
     told = {info.name: info for info in experiment.hparam_infos}
@@ -344,13 +360,13 @@ def test_the_hparams_page_is_told_domains_values_states_and_metrics(mixed: Histo
 
 def test_what_a_schedule_changed_is_a_curve(tmp_path: Path) -> None:
     history = exported.history(schedule={"pbt": {"perturbation_interval": 3}}, trials=8)
-    tensorboard.write(history, tmp_path / "tb")
+    tensorboard.write(rows_of(history), tmp_path / "tb")
     found = runs(tmp_path / "tb")
     changed = [trial for trial in history.trials if any(c.config["lr"] != trial.proposed["lr"] for c in trial.changes)]
     assert changed
     for trial in changed:
         curve = {e.step: e.value for e in found[task_name(trial.number)].Scalars("config/lr")}
-        assert list(curve) == [row.step for row in trial.rows]
+        assert list(curve) == list(range(1, trial.step + 1))
         for step, value in curve.items():
             before = [c.config for c in trial.changes if c.step < step]
             assert value == pytest.approx((before[-1] if before else trial.proposed)["lr"], rel=1e-6)
@@ -358,11 +374,11 @@ def test_what_a_schedule_changed_is_a_curve(tmp_path: Path) -> None:
 
 def test_an_export_of_the_same_experiment_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     run = exported.simulation().run(most_events=40)
-    tensorboard.write(run.history, tmp_path / "tb")
+    tensorboard.write(rows_of(run.history), tmp_path / "tb")
     first = len(runs(tmp_path / "tb")["trial-0000"].Scalars("score"))
     run.run()
     (tmp_path / "tb" / "trial-0000" / "events.out.tfevents.1.mine").write_bytes(b"")
-    tensorboard.write(run.history, tmp_path / "tb")
+    tensorboard.write(rows_of(run.history), tmp_path / "tb")
     found = runs(tmp_path / "tb")
     assert len(found) == 12
     assert len(found["trial-0000"].Scalars("score")) == run.history.trials[0].step >= first
@@ -373,16 +389,16 @@ def test_a_folder_that_is_not_ours_is_left_alone(mixed: History, tmp_path: Path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty, and not an export of this experiment"):
-        tensorboard.write(mixed, tmp_path / "full")
+        tensorboard.write(rows_of(mixed), tmp_path / "full")
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
     with pytest.raises(UserError, match="is a file"):
-        tensorboard.write(mixed, tmp_path / "full" / "notes.txt")
-    tensorboard.write(mixed, tmp_path / "tb")
+        tensorboard.write(rows_of(mixed), tmp_path / "full" / "notes.txt")
+    tensorboard.write(rows_of(mixed), tmp_path / "tb")
     (tmp_path / "tb" / tensorboard.MARK).write_text('{"id": "another"}')
     with pytest.raises(UserError, match="holds the export of another experiment"):
-        tensorboard.write(mixed, tmp_path / "tb")
+        tensorboard.write(rows_of(mixed), tmp_path / "tb")
     with pytest.raises(UserError, match="is no local folder"):
-        tensorboard.write(mixed, "s3://bucket/tb")
+        tensorboard.write(rows_of(mixed), "s3://bucket/tb")
 
 
 @pytest.fixture
@@ -437,8 +453,8 @@ def test_an_interrupted_experiment_is_exported_as_it_stands(tmp_path: Path) -> N
     run.tell(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
     history = run.run().history
     assert "paused" in {trial.state.value for trial in history.trials}
-    tensorboard.write(history, tmp_path / "tb")
-    assert len(files.csv_bytes(frames.trials(history)).splitlines()) == len(history.trials) + 1
+    tensorboard.write(rows_of(history), tmp_path / "tb")
+    assert len(b"".join(files.csv_bytes([frames.trials(rows_of(history))])).splitlines()) == len(history.trials) + 1
 
 
 def test_listing_trials_loads_none_of_the_heavy_libraries(state: Path) -> None:

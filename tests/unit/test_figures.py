@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import math
 import threading
@@ -40,6 +41,7 @@ from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.search.simulator import Availability, FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
+from tests.unit.told import its_rows, remember, rows_of
 
 SPEC: dict[str, Any] = {
     "name": "figures", "trainable": "work.py:train", "metric": "score", "mode": "max",
@@ -64,14 +66,16 @@ def metrics(config: Mapping[str, Any], step: int) -> dict[str, float]:
 
 def run(*, workers: int = 2, machines: tuple[Availability, ...] = (), value: Any = metrics, **changes: Any) -> Simulation:
     spec = Spec.parse({k: v for k, v in {**SPEC, **changes}.items() if v is not None})
-    return simulate(spec, FunctionObjective(function=value, spec=spec), workers=workers, availability=machines)
+    done = simulate(spec, FunctionObjective(function=value, spec=spec), workers=workers, availability=machines)
+    remember(done.history, done.events)
+    return done
 
 
 def folded(events: list[AnyEvent]) -> History:
     history = History()
     for event in events:
         history.apply(event)
-    return history
+    return remember(history, events)
 
 
 def begun(running: int = 0, **changes: Any) -> list[AnyEvent]:
@@ -112,7 +116,7 @@ KINDS_OF_HISTORIES: dict[str, Callable[[], History]] = {
     "metrics that are NaN": lambda: folded(reported([None, 1.0, None])),
     "a metric that is always NaN": lambda: folded(reported([None, None])),
     "categories only": lambda: run(space={"a": {"choice": ["x", "y", [1, 2], None]}, "b": {"choice": [True, False]}}).history,
-    "constants only": lambda: run(space={"a": 1, "b": "x"}).history,
+    "constants only": lambda: run(space={"a": 1, "b": "x"}, repeats=16).history,
     "conditional": lambda: run(space={"o": {"choice": ["s", "t"]}, "m": {"uniform": [0, 1], "when": {"o": "s"}}}).history,
     "grid": lambda: run(space={"g": {"grid": [1, 2, 3]}, "h": {"grid": ["u", "v"]}}, search="grid", trials=6).history,
     "normal": lambda: run(space={"lr": {"normal": [0.01, 0.001]}}).history,
@@ -145,7 +149,7 @@ def histories() -> dict[str, History]:
 @pytest.fixture(scope="module")
 def figures(histories: dict[str, History]) -> Callable[[str, str], Any]:
     """Each figure of each history, made once: 40 ms on average."""
-    return cache(lambda kind, name: figure(histories[kind], name))
+    return cache(lambda kind, name: figure(rows_of(histories[kind]), name))
 
 
 def plain(array: Any) -> list[Any]:
@@ -156,7 +160,7 @@ def plain(array: Any) -> list[Any]:
 
 def made_by(kind: Any, history: History) -> Any:
     """The figure, which is there."""
-    made = kind.figure(history)
+    made = kind.figure(rows_of(history))
     assert made is not None
     return made
 
@@ -219,7 +223,7 @@ def test_what_users_wrote_is_no_markup_no_template_and_no_formula_to_plotly() ->
         value=lambda config, step: {nasty: score(config, step)},
     ).history
     for name in KINDS:
-        made = figure(history, name)
+        made = figure(rows_of(history), name)
         if made is not None:
             written = json.dumps(json.loads(made.to_json()))  # Plotly.py writes "<" as "\\u003c"
             for raw in ("<b>$", "<b>&#36;", "<i>one", "%{y} &", "</script", "$x$"):
@@ -295,7 +299,7 @@ def test_learning_curves_are_the_values_by_step_by_outcome(histories: dict[str, 
             assert outcome == "best" or history.trials[number].state.value == outcome
             assert trace.line.color == (look.BEST if outcome == "best" else look.COLOURS[outcome])
         drawn |= here
-    expected = {t.number: [(row.step, v) for row, v in zip(t.rows, t.values, strict=True)] for t in history.trials}
+    expected = {t.number: list(enumerate(t.values, start=1)) for t in history.trials}
     assert drawn.keys() == expected.keys()
     for number, points in expected.items():
         assert drawn[number] == [pytest.approx(point) for point in points]
@@ -317,14 +321,15 @@ def test_a_thinned_line_keeps_its_ends_and_its_extremes() -> None:
 
 def test_the_best_trial_is_drawn_with_all_its_metrics_and_its_attempts(histories: dict[str, History]) -> None:
     history = histories["lossy"]
-    trial = next(t for t in history.trials if len(set(t.lineage)) > 1)
+    trial = next(t for t in history.trials if len(t.curve.runs) > 1)
+    lineage = list(trial.curve.lineage())
     history.best = trial.number
     made = made_by(best_trial, history)
     for name in ("score", "seconds"):
         (trace,) = traces(made, name=name)
-        assert list(trace.y) == [row.metrics[name] for row in trial.rows]
-        assert list(trace.customdata) == trial.lineage
-    later = {row.step for row, a, b in zip(trial.rows[1:], trial.lineage[1:], trial.lineage, strict=False) if a != b}
+        assert list(trace.y) == [row.metrics[name] for row in its_rows(history, trial)]
+        assert list(trace.customdata) == lineage
+    later = {step for step, (a, b) in enumerate(itertools.pairwise(lineage), start=2) if a != b}
     assert {shape.x0 for shape in made.layout.shapes} == later
     history.best = series.ranked(history)[0].number
 
@@ -371,7 +376,7 @@ def test_a_logarithmic_parameter_is_drawn_in_its_logarithm(histories: dict[str, 
 def test_what_matters_is_the_most_important_also_where_no_trial_is_done() -> None:
     spec = Spec.parse({**SPEC, "trials": 80, "schedule": ASHA})
     done = Simulation(spec=spec, objective=FunctionObjective(function=metrics, spec=spec), workers=30).open()
-    history = done.run(most_seconds=8.5).history
+    history = remember(done.run(most_seconds=8.5).history, done.events)
     assert len(history.by_state[TrialState.STOPPED]) > 40
     assert not history.by_state[TrialState.DONE]
     shares = importances.importances(history)
@@ -410,13 +415,13 @@ def test_the_pareto_front_is_the_historys(kind: str, histories: dict[str, Histor
     assert len(fronts) == math.comb(len(names), 2)
     for trace in fronts:
         assert list(trace.customdata) == history.front
-    assert list(fronts[0].x) == [history.trials[n].rows[-1].metrics[names[0]] for n in history.front]
-    assert list(fronts[0].y) == [history.trials[n].rows[-1].metrics[names[1]] for n in history.front]
+    assert list(fronts[0].x) == [its_rows(history, n)[-1].metrics[names[0]] for n in history.front]
+    assert list(fronts[0].y) == [its_rows(history, n)[-1].metrics[names[1]] for n in history.front]
     others = {n for trace in made.data if (trace.name or "").startswith(("others", "breaks")) for n in trace.customdata}
     assert others == {t.number for t in history.trials} - set(history.front)
     broken = {n for trace in made.data if (trace.name or "").startswith("breaks") for n in trace.customdata}
     assert broken == {
-        t.number for t in history.trials if any(c.violation(t.rows[-1].metrics) > 0 for c in history.limits)
+        t.number for t in history.trials if any(c.violation(its_rows(history, t)[-1].metrics) > 0 for c in history.limits)
     }
 
 
@@ -425,7 +430,7 @@ def test_the_edge_of_the_front_dominates_no_trial_of_it() -> None:
     assert len(history.front) == 16
     (edge,) = (trace for trace in made_by(pareto_front, history).data if trace.mode == "lines")
     corners = set(zip(edge.x, edge.y, strict=True))
-    points = {(t.rows[-1].metrics["score"], t.rows[-1].metrics["seconds"]) for t in (history.trials[n] for n in history.front)}
+    points = {(last["score"], last["seconds"]) for last in (its_rows(history, n)[-1].metrics for n in history.front)}
     assert points <= corners
     assert len(corners - points) == 15, "one between each two"
     for score_, seconds in corners - points:  # each corner is as bad as one neighbour in each metric
@@ -578,7 +583,7 @@ def test_wasted_work_is_that_of_the_ledger(histories: dict[str, History]) -> Non
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_pictures_are_there_exactly_where_the_figures_are(kind: str, name: str, histories: dict[str, History]) -> None:
     picture = pictures.png(histories[kind], name)
-    assert (picture is None) == (figure(histories[kind], name) is None)
+    assert (picture is None) == (figure(rows_of(histories[kind]), name) is None)
     if picture is not None:
         image = Image.open(io.BytesIO(picture))
         assert image.size == (1600, 900)

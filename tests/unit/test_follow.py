@@ -25,7 +25,7 @@ class Counting:
     def create(self, key: str, data: bytes | Path) -> None:
         raise AssertionError(f"a follower only reads, and wrote {key}")
 
-    def delete(self, keys: Iterable[str]) -> None:
+    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         raise AssertionError(f"a follower only reads, and deleted {list(keys)}")
 
     def read(self, key: str) -> bytes:
@@ -152,3 +152,29 @@ def test_a_log_that_was_removed_is_told(store: LocalStore) -> None:
     assert [follower.read() for _ in range(LIST_EVERY - 1)] == [[]] * (LIST_EVERY - 1)
     with pytest.raises(Vanished):
         follower.read()
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_long_log_comes_in_parts_of_so_many_bytes(store: LocalStore, merged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regrow.infra.follow.ANSWER_BYTES", 50)
+    log = Log.open(store)
+    log.claim([line(1)])
+    for number in range(2, 40):
+        log.append([line(number)])
+    if merged:
+        assert log.compact(min_segments=4) > 0
+    follower, parts = Follower(store), []
+    while part := follower.read():
+        parts.append(part)
+    assert [segment for part in parts for segment in part] == list(Log.read(store))
+    assert max(len(part) for part in parts) < 10
+    for number in range(40, 70):
+        log.append([line(number)])
+    later = [segment for _ in range(10) for segment in follower.read()]
+    assert [number for number, _ in later] == list(range(40, 70))
+    log.append([line(70)])
+    log.append([line(71)])
+    assert follower.read() == [(70, [line(70)]), (71, [line(71)])], "asked for by their names"
+    for number in range(72, 90):
+        log.append([line(number)])
+    assert len(follower.read()) < 10

@@ -68,7 +68,7 @@ def at_work(**changes: Any) -> list[AnyEvent]:
 
 
 def curve(trial: Trial) -> list[tuple[int, float | None, int]]:
-    return [(row.step, row.metrics["score"], by) for row, by in zip(trial.rows, trial.lineage, strict=True)]
+    return list(zip(range(1, trial.step + 1), trial.values, trial.curve.lineage(), strict=True))
 
 
 def seen(history: History) -> Any:

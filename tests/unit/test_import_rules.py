@@ -36,10 +36,12 @@ HEAVY = ("matplotlib", "mlflow", "optuna", "pandas", "plotly", "pyarrow", "ray.t
 """Slow to import: mlflow 4 s, torch 2 s, sklearn 1.5 s, pandas 0.6 s, optuna and plotly 0.5 s."""
 HEAVY_ALLOWED = {
     "regrow.infra.exports.optuna_database",
+    "regrow.infra.figures.embedded",
     "regrow.infra.exports.tensorboard",
     "regrow.infra.mlflow_artifacts",
     "regrow.infra.mlflow_bulk",
     "regrow.infra.mlflow_experiment",
+    "regrow.infra.mlflow_page",
     "regrow.infra.mlflow_public",
     "regrow.infra.mlflow_register",
     "regrow.tasks.mlflow_away",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from regrow.infra.leases import Watch
 from regrow.infra.log import Superseded
 from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
@@ -83,6 +84,15 @@ def test_what_the_zombie_says_afterwards_is_refused_and_changes_nothing(make: Ma
     ):
         assert office.tell(progress).reason == "fenced"
     assert office.events == before
+
+
+def test_attempts_that_have_ended_are_forgotten() -> None:
+    watch = Watch(lambda: 0.0)
+    for trial in range(100):
+        watch.heard(trial, 1)
+        watch.suspect([(trial, 2)])
+        watch.keep({(trial, 1)})
+    assert (set(watch._heard), set(watch._suspects)) == ({(99, 1)}, set())
 
 
 def test_each_word_renews_the_lease(make: Make) -> None:

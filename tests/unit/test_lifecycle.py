@@ -26,7 +26,7 @@ LEGAL = {
     },
     S.DONE: {},
     S.STOPPED: {},
-    S.FAILED: {},
+    S.FAILED: {M.RETRY: S.LOST, M.PAUSE: S.PAUSED, M.STOP: S.STOPPED},
 }
 """Written out once more, so that no entry of the table changes unnoticed."""
 EVERY = list(itertools.product(TrialState, Move))
@@ -47,8 +47,8 @@ def test_an_illegal_move_names_trial_state_and_move_and_changes_nothing(state: T
     assert before == TABLE
 
 
-def test_the_final_states_are_those_that_nothing_leaves() -> None:
-    assert {state for state in TrialState if state.final} == {state for state in TrialState if not LEGAL[state]}
+def test_the_final_states_are_those_that_nothing_leaves_but_a_failed_one_by_the_users_wish() -> None:
+    assert {state for state in TrialState if state.final} - {S.FAILED} == {state for state in TrialState if not LEGAL[state]}
 
 
 def test_every_state_is_reached_from_pending_and_leads_to_a_final_one() -> None:

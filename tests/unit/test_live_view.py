@@ -227,6 +227,14 @@ def test_a_driver_that_was_lost_is_one_line_however_many_trials_ran() -> None:
     assert "4 of the 4 trials that ran are back" in picture(shown(again.run(most_events=len(again.events) + 60).events))
 
 
+def test_a_trial_that_has_reported_nothing_for_a_while_is_seen_as_silent() -> None:
+    assert [words.heard(span, usual=1.0) for span in (4, 59, 60, 240)] == ["4s", "59s", "silent 60 s", "silent 4 min"]
+    assert [words.heard(span, usual=100.0) for span in (240, 600)] == ["4:00", "silent 10 min"]  # slow is not silent
+    board = shown([event for event in simulated("fifo", lose=False).events if event.t <= 135.0])
+    assert "silent" not in picture(board)
+    assert picture(board, now=board.history.t_last + 600).count("silent 10 min") == len(board.history.running)
+
+
 def test_costs_are_slots_times_time_and_money_where_there_is_a_price() -> None:
     run = simulated("fifo", most=None, lose=False, price_per_hour=2.0)
     board = shown(run.events)
@@ -369,6 +377,22 @@ def test_what_earlier_sittings_did_is_not_told_again() -> None:
     viewer = Viewer(Console(file=out, width=80, highlight=False))
     viewer.take([*first, *rest])
     assert len(re.findall(r"^\[", out.getvalue(), re.MULTILINE)) == 40 - before
+
+
+def test_of_a_long_log_that_comes_in_parts_the_newest_sitting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simulated("fifo", most=700, lose=False)
+    before, count = run.history.ended, len(run.events)
+    again = Simulation(spec=run.spec, objective=run.objective, workers=4).open(run.events).run(most_events=count + 300)
+    found = segments(again.events)
+    out = io.StringIO()
+    viewer = Viewer(Console(file=out, width=80, highlight=False))
+    monkeypatch.setattr("regrow.infra.log.ANSWER_BYTES", 1)  # there is more behind each of these
+    for segment in found[:-1]:
+        viewer.take([segment])
+        assert not out.getvalue(), "nobody knows yet which sitting is the newest"
+    monkeypatch.undo()
+    viewer.take(found[-1:])
+    assert len(re.findall(r"^\[", out.getvalue(), re.MULTILINE)) == again.history.ended - before > 0
 
 
 def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

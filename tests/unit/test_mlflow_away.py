@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +18,7 @@ from mlflow.exceptions import MlflowException, RestException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, TEMPORARILY_UNAVAILABLE
 
 from regrow.tasks.mlflow_away import Reach, is_away
+from regrow.tasks.mlflow_calls import Calls
 from regrow.tasks.mlflow_carried import Carried
 from regrow.tasks.mlflow_names import Names
 from regrow.tasks.mlflow_port import Tracked
@@ -80,6 +84,35 @@ def test_in_a_forked_child_no_point_waits() -> None:
     os.waitpid(child, 0)
     assert os.read(reading, 100).decode() == "own logged.loss"
     names.release()
+
+
+def test_a_forked_child_asks_nobody_for_the_run_and_waits_for_no_lock_of_its_parents(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def run_of(*_: int) -> tuple[None, str]:
+        asked.append(os.getpid())
+        return None, "nobody is there"
+
+    records: Any = SimpleNamespace(tracking_uri="http://127.0.0.1:9", artifact_root=None, run_of=run_of)
+    calls, reach = Calls(records, (0, 1), tmp_path, tuple), Reach()
+    held, let = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with calls._lock, reach._lock:
+            held.set()
+            let.wait(60)
+
+    threading.Thread(target=hold).start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends it where it hangs
+        reach.tell("about", "a line")
+        os._exit(0 if calls.run() is None and not asked else 1)
+    status = os.waitpid(child, 0)[1]
+    let.set()
+    assert status == 0
+    assert asked == []
 
 
 class Gone:

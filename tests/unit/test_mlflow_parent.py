@@ -42,7 +42,7 @@ def done(*, trace: str = "") -> list[AnyEvent]:
 
 def last(events: list[AnyEvent], *, each: bool = False) -> dict[str, RunUpdate]:
     """What is written of each run, last."""
-    runs = Runs(lambda key: f"/state/ten/{key}")
+    runs = Runs(lambda _: (), lambda key: f"/state/ten/{key}")
     found: dict[str, RunUpdate] = {}
     for event in events:
         runs.apply(event)
@@ -103,7 +103,7 @@ def test_a_later_sitting_adds_its_environment_only_where_that_is_another() -> No
 
 
 def test_files_that_were_written_are_not_written_again() -> None:
-    runs = Runs()
+    runs = Runs(lambda _: ())
     for event in done()[:2]:
         runs.apply(event)
     assert runs.take()[0].artifacts
@@ -124,7 +124,7 @@ def test_plain_values_are_written_as_autologging_would() -> None:
 
 
 def test_a_run_is_found_for_the_attempt_that_holds_the_lease_alone() -> None:
-    runs = Runs()
+    runs = Runs(lambda _: ())
     events = done()
     for event in events[:4]:
         runs.apply(event)

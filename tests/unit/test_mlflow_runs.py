@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from regrow.infra.mlflow_sink import RunUpdate
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Decided, Ended, Opened, Proposed, Reported, Row, Saved, Started
 from regrow.tasks.names import task_name
 from tests.unit.simulated import SPEC, Simulation, created, opened, resumed
+from tests.unit.told import kept
 
 
 @dataclass(slots=True)
@@ -44,23 +47,29 @@ def write(runs: dict[str, Run], updates: list[RunUpdate]) -> None:
         run.deleted = run.deleted or update.deleted
 
 
+def reports(segments: list[list[AnyEvent]], after: int = 0) -> Iterator[Reported]:
+    """What was reported in the segments after a number, as the log tells it."""
+    return (event for segment in segments[after:] for event in segment if isinstance(event, Reported))
+
+
 def recorded(segments: list[list[AnyEvent]], cuts: set[int], gathered: int = 1) -> dict[str, Run]:
     """MLflow after a recorder that took up to `gathered` segments at a time, and was killed after each of `cuts`."""
     mlflow: dict[str, Run] = {}
-    runs, cursor, held = Runs(), 0, 0
+    runs, cursor, held = Runs(partial(reports, segments)), 0, 0
     for number, events in enumerate(segments, start=1):
         for event in events:
-            runs.apply(event)
+            runs.apply(event, number)
         held += 1
         if held < gathered and number not in cuts and number < len(segments):
             continue
         write(mlflow, runs.take())
         cursor, held = number, 0
         if number in cuts:
-            runs = Runs()
-            for event in (event for segment in segments[:cursor] for event in segment):
-                runs.apply(event)
-                runs.take()
+            runs = Runs(partial(reports, segments))
+            for before, segment in enumerate(segments[:cursor], start=1):
+                for event in segment:
+                    runs.apply(event, before)
+                    runs.take()
     return mlflow
 
 
@@ -100,16 +109,16 @@ def test_there_is_a_parent_and_one_run_a_trial() -> None:
     mlflow = whole(run.events)
     assert set(mlflow) == {PARENT, *(task_name(n) for n in range(6))}
     assert mlflow[PARENT].name == SPEC["name"]
-    assert mlflow[PARENT].points == {}
+    assert {name for name, _ in mlflow[PARENT].points} == {"best_score", "best_step"}
     for trial in run.planner.history.trials:
         points = mlflow[task_name(trial.number)].points
-        assert {step: float(value) for (_, step), (value, _) in points.items()} == {
-            row.step: row.metrics["score"] for row in trial.rows
+        assert {step: float(value) for (name, step), (value, _) in points.items() if name == "score"} == {
+            row.step: row.metrics["score"] for _, row in kept(run.events)[trial.number]
         }
 
 
 def test_the_parent_comes_first() -> None:
-    runs = Runs()
+    runs = Runs(partial(reports, []))
     for event in at_work():
         runs.apply(event)
     assert [(update.key, update.parent) for update in runs.take()] == [(PARENT, True), ("trial-0000", False)]
@@ -182,6 +191,47 @@ def test_a_rewind_makes_a_new_run_with_exactly_the_surviving_points_and_retires_
     assert new.params == old.params
 
 
+def last(run: Run, metric: str) -> float:
+    """The value that MLflow shows in its table and sorts by."""
+    return float(max((step, value) for (name, step), (value, _) in run.points.items() if name == metric)[1])
+
+
+def test_the_best_value_and_its_step_are_what_mlflow_takes_for_the_last() -> None:
+    events = [*at_work(), rows(1, 0.5), rows(2, 0.9, 0.7), rows(4, 0.6), rows(5, 0.8, 0.4)]
+    for key in ("trial-0000", PARENT):
+        assert (last(one(events, key), "best_score"), last(one(events, key), "best_step")) == (0.9, 2)
+    assert last(one(events), "score") == 0.4
+
+
+def test_a_value_that_a_rewind_superseded_does_not_stay_the_best() -> None:
+    mlflow = whole(rewound()[:-1])
+    assert last(mlflow["trial-0000"], "best_score") == 0.9, "it is kept in the run that is out of MLflow's view"
+    for key in ("trial-0000.1", PARENT):
+        assert (last(mlflow[key], "best_score"), last(mlflow[key], "best_step")) == (0.2, 2)
+    mlflow = whole([*rewound()[:-2], Began(t=9.0, trial=0, attempt=2, node="node-2", restored=0)])
+    assert "best_score" not in {name for name, _ in mlflow["trial-0000.1"].points}
+    assert math.isnan(last(mlflow[PARENT], "best_score"))
+
+
+def test_every_runs_best_is_that_of_the_history_after_any_losses() -> None:
+    first = Simulation(seed=4, lose=0.1, slots=3).open(retries={"infrastructure": 1000}).run(interrupt_after=60)
+    run = resumed(first.events, seed=5, lose=0.1, slots=2)
+    history, mlflow = run.planner.history, whole(run.events)
+    current = {r.name: r for r in mlflow.values() if not r.deleted}
+    assert history.lost_steps > 0
+    for trial in history.trials:
+        if trial.best is not None:
+            shown = current[task_name(trial.number)]
+            assert (last(shown, "best_score"), last(shown, "best_step")) == trial.best
+    assert history.best is not None
+    assert (last(mlflow[PARENT], "best_score"), last(mlflow[PARENT], "best_step")) == history.trials[history.best].best
+
+
+def test_a_metric_that_the_user_calls_so_is_theirs() -> None:
+    report = Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 1.0, {"score": 0.5, "best_score": 7.0, "loss": 1.0})])
+    assert one([*at_work(), report]).points[("best_score", 1)] == ("7.0", 1000)
+
+
 def test_a_retry_that_repeats_nothing_goes_on_in_the_same_run() -> None:
     lost: list[AnyEvent] = [ended("lost", "preempted"), Started(t=8.0, trial=0, attempt=2)]
     saved = Saved(t=5.0, trial=0, attempt=1, step=2, manifest="m2", size=1)
@@ -222,25 +272,24 @@ def test_a_write_that_is_repeated_changes_nothing() -> None:
     events = [*rewound(), ended("done", attempt=2)]
     mlflow: dict[str, Run] = {}
     for cursor in range(len(events)):
-        runs = Runs()
-        for event in events[:cursor]:
-            runs.apply(event)
+        runs = Runs(partial(reports, [[event] for event in events]))
+        for number, event in enumerate(events[:cursor], start=1):
+            runs.apply(event, number)
             runs.take()
-        for event in events[cursor:]:
-            runs.apply(event)
+        for number, event in enumerate(events[cursor:], start=cursor + 1):
+            runs.apply(event, number)
         write(mlflow, runs.take())
     assert mlflow == whole(events)
     assert isinstance(events[1], Opened)
 
 
 def test_a_run_continues_those_before_it_each_until_the_last_step_that_still_stands() -> None:
-    runs = Runs()
+    runs = Runs(partial(reports, []))
     for event in rewound():
         runs.apply(event)
-    row = runs.history.trials[0].rows[1]
+    (_, first), (_, row), *_ = kept(rewound())[0]
     assert runs.superseded(0) == [("trial-0000", int(row.t * 1000))]
-    assert list(runs.metrics) == list(row.metrics)
-    first = runs.history.trials[0].rows[0]
+    assert runs.recorded == (*row.metrics, "best_score", "best_step"), "none of these is a metric of the user's own"
     again: list[AnyEvent] = [
         ended("lost", "preempted", attempt=2), Started(t=10.0, trial=0, attempt=3),
         Began(t=11.0, trial=0, attempt=3, node="node-3", restored=1),

@@ -51,13 +51,13 @@ def test_each_sitting_notes_what_it_was_told_and_the_environment_once() -> None:
         )
 
     claimed(store, opening(register="a"), "driver-1")
-    first = replay(store).history
+    first = replay(store)
     assert (first.spec.register, first.environment, first.spec.recorded_as) == ("a", {"python": "3"}, "simulated")
     claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
-    second = replay(store).history
+    second = replay(store)
     assert (second.spec.register, second.spec.recorded_as) == (None, "Shared")
     claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
-    again = replay(store).history
+    again = replay(store)
     assert again.opened is not None
     assert (again.opened.by, again.opened.environment, again.spec.recorded_as) == ("coordinator", {}, "Shared")
 

@@ -20,6 +20,7 @@ from regrow.search.history import History
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.tasks.errors import UserError
 from tests.unit import exported
+from tests.unit.told import its_rows
 
 SEVERAL: dict[str, Any] = {"metric": [{"name": "score", "mode": "max"}, {"name": "=cost", "mode": "min"}], "mode": None, "schedule": "fifo"}
 
@@ -46,7 +47,7 @@ def test_a_trial_is_there_under_its_number_with_its_state_value_and_curve(mixed:
     for ours, theirs in zip(mixed.trials, made.trials, strict=True):
         assert theirs.number == ours.number
         assert theirs.state == expected.get(ours.state.value, TrialState.RUNNING if ours.attempts else TrialState.WAITING)
-        assert theirs.intermediate_values == {row.step: row.metrics["score"] for row in ours.rows}
+        assert theirs.intermediate_values == dict(enumerate(ours.values, start=1))
         if theirs.state in (TrialState.COMPLETE, TrialState.PRUNED):
             assert ours.best is not None
             assert theirs.value == ours.best[0]
@@ -124,7 +125,7 @@ def test_several_metrics_are_the_values_at_the_last_step_each_with_its_direction
     assert [d.name for d in made.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert made.metric_names == ["score", "=cost"]
     for ours, theirs in zip(history.trials, made.trials, strict=True):
-        last = ours.rows[-1].metrics
+        last = its_rows(history, ours)[-1].metrics
         assert theirs.values == [last["score"], last["=cost"]]
     done = {t.number for t in history.trials if t.state.value == "done"}
     assert {t.number for t in made.best_trials} <= done
@@ -145,7 +146,7 @@ def test_constraints_are_violations_at_the_step_of_the_value() -> None:
     assert history.best is None  # nothing ever meets the second
     for ours, theirs in zip(history.trials, made.trials, strict=True):
         step = theirs.user_attrs["regrow.value_at_step"]
-        assert theirs.value == ours.rows[step - 1].metrics["score"] == max(ours.values)
+        assert theirs.value == its_rows(history, ours)[step - 1].metrics["score"] == max(ours.values)
         assert theirs.constraints == {"0": 2.0 * step - 8.0, "1": sys.float_info.max}
     feasible = exported.history(constraints=["=cost <= 8"], schedule="fifo")
     assert all(t.user_attrs["regrow.value_at_step"] == 4 and t.constraints["0"] == 0.0 for t in study(feasible).trials)

@@ -48,6 +48,7 @@ from regrow.tasks.ports import Store
 from regrow.tasks.trial import Trial
 from tests.unit.office import Bench, Office
 from tests.unit.simulated import SPEC, score
+from tests.unit.told import kept
 
 
 class Scripted(Scheduler):
@@ -644,7 +645,7 @@ def check_promises(events: Sequence[AnyEvent], slots: int) -> None:
         assert history.leaving == {t.number for t in history.trials if t.held and t.state is TrialState.RUNNING}
         assert not history.pinned or any(trial.clone for trial in history.trials)
         for trial in history.trials:
-            assert [row.step for row in trial.rows] == list(range(1, trial.step + 1))
+            assert len(list(trial.curve.lineage())) == len(trial.curve.times) == trial.step
             assert all(step <= trial.step for step in trial.checkpoints)
 
 
@@ -760,7 +761,7 @@ def test_without_checkpoints_of_the_trainable_a_promoted_trial_starts_over_and_i
     assert at.run(train=plain).ended.outcome == "paused"
     assert at.run(train=plain).ended.outcome == "done"
     assert at.began == [(0, 1, 0, ""), (0, 2, 0, "")]
-    assert [row.step for row in at.office.history.trials[0].rows] == [1, 2, 3, 4, 5, 6]
+    assert [row.step for _, row in kept(at.office.events)[0]] == [1, 2, 3, 4, 5, 6]
 
 
 def test_killed_between_the_pause_and_its_checkpoint_it_goes_on_from_the_one_before(works: Callable[..., Works]) -> None:
@@ -813,7 +814,7 @@ def test_a_clone_has_the_sources_weights_at_its_own_step(works: Callable[..., Wo
     at.run()
     assert at.began[-1] == (1, 2, 3, " 0.1 0.2 0.3 0.4 0.5 0.6")
     trial = at.office.history.trials[1]
-    assert ([row.step for row in trial.rows], trial.lineage) == ([1, 2, 3, 4, 5, 6], [1, 1, 1, 2, 2, 2])
+    assert list(trial.curve.lineage()) == [1, 1, 1, 2, 2, 2]
     assert at.office.history.lost_steps == 0
     newest = trial.checkpoints[6].manifest
     found = restore(at.office.store, [newest], tmp_path / "found")
@@ -861,7 +862,7 @@ def test_a_source_without_a_sound_checkpoint_leaves_the_trial_its_own(works: Cal
     assert at.began[-1][3].endswith(f" 1.{step}")
     trial = at.office.history.trials[1]
     assert (trial.state, trial.clone, at.office.history.pinned) == (TrialState.DONE, None, set())
-    assert [row.step for row in trial.rows] == [1, 2, 3, 4, 5, 6]
+    assert [row.step for _, row in kept(at.office.events)[1]] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(works: Callable[..., Works], tmp_path: Path) -> None:

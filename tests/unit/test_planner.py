@@ -42,8 +42,7 @@ def check_whole(run: Simulation, trials: int) -> None:
     assert all(trial.state.final for trial in history.trials)
     assert run.most_running <= run.slots
     for trial in history.trials:
-        assert [row.step for row in trial.rows] == list(range(1, trial.step + 1))
-        assert [row.metrics["score"] for row in trial.rows] == [score(trial.config, r.step) for r in trial.rows]
+        assert list(trial.values) == [score(trial.config, step) for step in range(1, trial.step + 1)]
         if trial.state is TrialState.DONE:
             assert trial.step == MAX_STEPS
     taken = Counter((event.trial, event.step) for event in run.events if isinstance(event, Decided))
@@ -103,8 +102,8 @@ def test_with_one_slot_a_killed_run_takes_the_decisions_of_one_that_was_not(sear
     for cut in range(1, len(whole.events), 1 if search == "random" else 7):
         run = resumed(whole.events[:cut], slots=1, steady=True, trials=4)
         assert decisions(run.events) == expected, f"cut at {cut}"
-        curves = [[row.metrics for row in trial.rows] for trial in run.planner.history.trials]
-        assert curves == [[row.metrics for row in trial.rows] for trial in whole.planner.history.trials]
+        curves = [trial.values for trial in run.planner.history.trials]
+        assert curves == [trial.values for trial in whole.planner.history.trials]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -19,7 +19,7 @@ class Watched(MemoryStore):
         super().__init__()
         self.renewed = threading.Event()
 
-    def delete(self, keys: object) -> None:
+    def delete(self, keys: object, *, ordered: bool = True) -> None:
         super().delete(list(keys))  # type: ignore[call-overload]
         self.renewed.set()
 

@@ -111,7 +111,7 @@ def test_an_attempt_is_told_its_run_once_that_is_there_and_after_a_rewind_the_ne
     )
     third = asked(followed, 3)
     assert third.superseded == ((second.run_id, 6100),), "until its report of the step that it goes on from"
-    assert set(third.reported) == {"score", "loss"}
+    assert set(third.reported) == {"score", "loss", "best_score", "best_step"}
     end: list[AnyEvent] = [
         Closing(t=7.0, status="interrupted", why="", by="user"),
         Ended(t=7.0, trial=0, attempt=3, outcome="paused"), Closed(t=8.0, status="interrupted"),

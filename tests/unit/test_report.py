@@ -20,6 +20,7 @@ from regrow.infra.places import Places
 from regrow.search.events import Ended, Opened
 from regrow.search.history import History
 from tests.unit.test_figures import ASHA, AWAY, KINDS_OF_HISTORIES, PBT, TWO, begun, failed, folded, reported, run, score
+from tests.unit.told import rows_of
 
 
 class Page(HTMLParser):
@@ -60,7 +61,7 @@ class Page(HTMLParser):
 
 
 def written(history: History, *, alive: bool = False) -> str:
-    return report.html(history, Places(root="/state"), alive=alive, now=history.t_last)
+    return report.html(rows_of(history), Places(root="/state"), alive=alive, now=history.t_last)
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,21 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import regrow as rg
 from regrow.figures import Figures
-from regrow.infra import figures, segments, views
+from regrow.infra import figures, segments
 from regrow.infra.log import Log
 from regrow.infra.places import Places
-from regrow.search.events import Opened, encode
-from regrow.search.history import History
+from regrow.search.events import Opened, Row, encode
 from regrow.search.lifecycle import TrialState
 from regrow.search.simulator import Simulation
 from regrow.tasks import checkpoints
 from tests.unit import exported
+from tests.unit.told import kept as kept_rows
 
 
 @pytest.fixture
@@ -45,6 +46,14 @@ def test_an_experiment_is_opened_by_name_below_the_state_root(
         rg.open("kind")
 
 
+def points(rows: dict[int, list[tuple[int, Row]]]) -> list[dict[str, Any]]:
+    """Rows by trial as `Result.points` says them."""
+    return [
+        {**row.metrics, "trial": number, "step": row.step, "attempt": attempt}
+        for number in sorted(rows) for attempt, row in rows[number]
+    ]
+
+
 def test_what_it_says_is_what_the_log_holds(result: rg.Result, run: Simulation) -> None:
     history = run.history
     assert (result.name, result.status, result.spec) == ("kinds", "interrupted", history.spec)
@@ -53,8 +62,9 @@ def test_what_it_says_is_what_the_log_holds(result: rg.Result, run: Simulation) 
     trial = history.trials[history.best]
     assert (result.best.trial, (result.best.value, result.best.step)) == (trial.number, trial.best)
     assert result.best.config == history.spec.space.nest(trial.config)
-    assert result.best.metrics == trial.rows[result.best.step - 1].metrics
-    assert result.points() == list(views.points(history))
+    rows = kept_rows(run.events)
+    assert result.best.metrics == rows[trial.number][result.best.step - 1][1].metrics
+    assert result.points() == points(rows)
     for ours, theirs in zip(result.trials, history.trials, strict=True):
         assert (ours.number, ours.state, ours.steps) == (theirs.number, theirs.state.value, theirs.step)
         assert (ours.value, ours.step) == (theirs.best or (None, None))
@@ -76,7 +86,7 @@ def test_it_reads_on_where_it_stopped(tmp_path: Path) -> None:
     assert result.refresh() is result
     log.append([encode(event) for event in run.events[known + 3 :]])
     assert result.refresh().status == "finished" == rg.open("kinds", str(tmp_path)).status
-    assert result.points() == list(views.points(run.history))
+    assert result.points() == points(kept_rows(run.events))
     assert len(before) < len(result.trials) == 12  # what was taken before stays what it was
     assert result.refresh().points() == result.points()
 
@@ -89,15 +99,12 @@ def test_a_last_segment_that_is_torn_is_read_once(tmp_path: Path) -> None:
     whole = segments.encode(last, [encode(event) for event in run.events[20:30]], writer="w")
     (tmp_path / "kinds" / segments.Extent(last, last).key).write_bytes(whole[:-30])
     result = rg.open("kinds", str(tmp_path))
-    expected = History()
-    for event in run.events[:29]:
-        expected.apply(event)
-    assert result.points() == list(views.points(expected))
-    assert result.refresh().points() == list(views.points(expected))
+    expected = points(kept_rows(run.events[:29]))
+    assert result.points() == expected
+    assert result.refresh().points() == expected
     took = Opened(t=run.now, by="driver", driver="next", slots=3, trials=12)
     Log.open(store).claim([encode(took)])
-    expected.apply(took)
-    assert result.refresh().points() == list(views.points(expected))
+    assert result.refresh().points() == expected
     assert result._history.sittings == 2
 
 

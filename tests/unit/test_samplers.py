@@ -28,6 +28,7 @@ from regrow.search.errors import SpecError
 from regrow.search.samplers import Result, Sampler
 from regrow.search.samplers.base import Status
 from regrow.search.samplers.tpe_axes import axis
+from regrow.search.samplers.tpe_budget import BudgetHistory
 from regrow.search.samplers.tpe_density import FastDensity, log_mass
 from regrow.search.samplers.tpe_history import TpeHistory
 from regrow.search.setting import Setting
@@ -103,7 +104,7 @@ def told(search: object, results: list[Result], mode: Mode = "min", space: Space
     return sampler
 
 
-ALL = ["random", "tpe", {"tpe": {"multivariate": False}}, {"tpe": {"group": True}}]
+ALL = ["random", "tpe", {"tpe": {"like_optuna": True}}, {"tpe": {"multivariate": False}}, {"tpe": {"group": True}}]
 
 
 # ---- every sampler
@@ -186,6 +187,7 @@ def test_an_empty_space_proposes_empty_configurations() -> None:
         ({"tpe": {"n_startup_trials": "10"}}, "search.tpe.n_startup_trials", "not a whole number"),
         ({"tpe": {"n_startup_trials": -1}}, "search.tpe.n_startup_trials", "below 0"),
         ({"tpe": {"n_ei_candidates": 0}}, "search.tpe.n_ei_candidates", "below 1"),
+        ({"tpe": {"random_fraction": 1.5}}, "search.tpe.random_fraction", "not a fraction"),
         ({"tpe": {"multivariate": 1}}, "search.tpe.multivariate", "not a bool"),
         ({"tpe": {"group": True, "multivariate": False}}, "search.tpe.group", "needs multivariate"),
         ({"random": {"x": 1}}, "search.random.x", "no options"),
@@ -357,7 +359,7 @@ def _quiet() -> Iterator[None]:
 def run_beside_plain_optuna(mode: Mode, options: dict[str, Any], trials: int) -> None:
     """Runs both in step: every trial ends three proposals after its own, so two others run at each
     proposal."""
-    plain, ours = PlainOptuna(mode, options), make({"tpe": options}, SPACE, mode)
+    plain, ours = PlainOptuna(mode, options), make({"tpe": options | {"like_optuna": True}}, SPACE, mode)
     pending: list[Result] = []
     for number in range(trials):
         proposal = ours.ask(number, seed_of(number))
@@ -483,6 +485,87 @@ def test_the_good_trials_are_those_that_optuna_calls_so(
     below, above = ours.split(n_below, liar=liar, number=99)
     expected = _split_trials(study, theirs, n_below)
     assert ([*below], [*above]) == tuple([t.number for t in part] for part in expected)
+
+
+# ---- TPE where trials are ended early
+# ---------------------------------------------------------------------------------------------------------
+
+
+LINE = Space.parse({"x": {"uniform": [0, 1]}})
+
+
+def under_a_scheduler(count: int) -> list[Result]:
+    """The first two trials survive with the worst there is, at 0.9; the others are stopped at step 3, the better the nearer they
+    are to 0.3."""
+    results = [
+        Result(number=n, config={"x": 0.9 + n / 1000}, status="done", value=9.0, intermediate=[(s, 9.0) for s in range(1, 28)])
+        for n in range(2)
+    ]
+    for number in range(2, count):
+        x = number * 0.618 % 1
+        curve = [(1, 2 - x), (2, 2.0), (3, abs(x - 0.3))]
+        results.append(Result(number=number, config={"x": x}, status="stopped", value=abs(x - 0.3), intermediate=curve))
+    return results
+
+
+def proposed(search: object, results: list[Result], count: int = 60) -> list[float]:
+    sampler = told(search, results, space=LINE)
+    return [p.config["x"] for n in range(count) if (p := sampler.ask(len(results) + n, seed_of(n)))]
+
+
+def test_who_survived_is_not_good_because_of_that() -> None:
+    mended, optunas = (proposed(search, under_a_scheduler(30)) for search in ("tpe", {"tpe": {"like_optuna": True}}))
+    assert statistics.median(optunas) > 0.7, "what it is about: it collapses onto the survivors"
+    assert abs(statistics.median(mended) - 0.3) < 0.1
+
+
+def test_trials_are_ranked_at_the_largest_step_that_enough_reached_and_by_their_best_up_to_it() -> None:
+    history = BudgetHistory({"x": float}, "max", enough=4)
+    curves = [[5.0, 1.0, 1.0, 9.0], [3.0, 4.0, 2.0], [9.0, 9.0], [1.0, 8.0, 0.0], [7.0, 2.0, 6.0], [9.0], [math.nan, 2.0, 2.5]]
+    for number, curve in enumerate(curves):
+        steps = list(enumerate(curve, start=1))
+        status: Status = "done" if len(curve) == 4 else "paused" if number == 4 else "stopped"
+        history.tell(Result(number=number, config={"x": 0.5}, status=status, value=max(curve), intermediate=steps), {})
+    below, above = history.split(1, liar=False, number=99)
+    assert [*below] == [3], "8 up to step 3, which five reached; the first one was at 5 then"
+    assert [*above] == [0, 1, 2, 4, 5, 6], "also those that did not get so far"
+
+
+def test_what_is_done_without_a_curve_counts_at_every_step() -> None:
+    history = BudgetHistory({"x": float}, "min", enough=4)
+    history.tell(Result(number=0, config={"x": 0.5}, status="done", value=0.5), {})
+    for number in range(1, 6):
+        history.tell(Result(number=number, config={"x": 0.5}, status="stopped", intermediate=[(1, 1.0)]), {})
+    assert [*history.split(1, liar=False, number=99)[0]] == [0]
+
+
+@pytest.mark.parametrize("search", ["tpe", {"tpe": {"random_fraction": 1.0}}], ids=str)
+def test_without_an_early_end_tpe_is_optunas(search: object) -> None:
+    results = [r for r in history(40) if r.status != "stopped"]
+    assert told(search, results).ask(40, 7) == told({"tpe": {"like_optuna": True}}, results).ask(40, 7)
+
+
+def test_a_share_of_proposals_is_random_where_trials_end_early() -> None:
+    none, fifth, all_of_them = (
+        proposed({"tpe": {"random_fraction": share}}, under_a_scheduler(30), 200) for share in (0.0, 0.2, 1.0)
+    )
+    assert not set(none) & set(all_of_them)
+    assert {*fifth} <= {*none, *all_of_them}
+    assert 20 <= len({*fifth} & {*all_of_them}) <= 60
+    assert abs(statistics.fmean(all_of_them) - 0.5) < 0.1
+
+
+def test_running_trials_push_away_where_trials_end_early() -> None:
+    results = under_a_scheduler(30)
+    for seed in range(5):
+        sampler = told({"tpe": {"random_fraction": 0.0}}, results, space=LINE)
+        first = sampler.ask(30, seed)
+        assert first is not None
+        for number in range(30, 50):
+            sampler.tell(Result(number=number, config=first.config, state=first.state, status="running"))
+        other = sampler.ask(50, seed)
+        assert other is not None
+        assert abs(other.config["x"] - first.config["x"]) > 0.01
 
 
 def test_what_a_running_trial_drew_for_inactive_parameters_counts_until_it_ends() -> None:

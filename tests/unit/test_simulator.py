@@ -14,6 +14,7 @@ from regrow.search.planner import seed_for
 from regrow.search.simulator import ALWAYS, Availability, FunctionObjective, Simulation, availability, simulate
 from regrow.search.spec import Spec
 from regrow.search.verify import verify
+from tests.unit.told import kept
 
 SPEC: dict[str, Any] = {
     "name": "simulated", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0.0, 1.0]}},
@@ -62,8 +63,8 @@ def test_the_same_arguments_give_the_same_bytes_and_the_log_can_be_verified(sche
 def test_every_trial_reports_what_the_objective_says_each_step_once() -> None:
     done = run(machines=availability([1, 1, 0], 3.5, 2))
     for trial in done.history.trials:
-        assert [row.step for row in trial.rows] == list(range(1, 10))
-        assert [row.metrics["score"] for row in trial.rows] == [rising(trial.config, step) for step in range(1, 10)]
+        assert [row.step for _, row in kept(done.events)[trial.number]] == list(range(1, 10))
+        assert list(trial.values) == [rising(trial.config, step) for step in range(1, 10)]
     assert done.history.lost_steps >= 0
     assert any(isinstance(event, Ended) and event.outcome == "lost" for event in done.events)
 

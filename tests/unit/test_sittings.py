@@ -46,7 +46,7 @@ def again(places: Places, given: Spec | None, driver: str) -> Prepared:
 
 OTHER: dict[str, Any] = {
     "concurrency": 3, "working_dir": "/tmp", "env": {"COLOUR": "hush"}, "stop": {"target": 0.5}, "retries": {"error": 4},
-    "resources": {"cpu": 2}, "lease": 77, "price_per_hour": 1.5, "mlflow": {"experiment": "Shared"}, "register": "m",
+    "resources": {"cpu": 2}, "lease": 77, "stall": 600, "price_per_hour": 1.5, "mlflow": {"experiment": "Shared"}, "register": "m",
 }
 
 
@@ -57,12 +57,12 @@ def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, 
     assert [line.split(" ")[0].split(".")[0] for line in changed.changes] == [key]
     assert "hush" not in str(changed.changes)
     expected = getattr(spec(**{key: OTHER[key]}), key)
-    assert getattr(replay(changed.store).history.spec, key) == expected
+    assert getattr(replay(changed.store).spec, key) == expected
     kept = again(places, None, "d3")
     assert (getattr(kept.spec, key), kept.changes) == (expected, []), "resume without a file goes on as it was"
     back = again(places, spec(), "d4")
     assert len(back.changes) == 1
-    last = replay(back.store).history
+    last = replay(back.store)
     assert getattr(last.spec, key) == getattr(spec(), key)
     assert last.opened is not None
     assert last.opened.settings == {}
@@ -90,7 +90,7 @@ def test_one_that_reached_its_target_goes_on_when_that_is_raised(places: Places)
     raised = prepare(places, NAME, spec(stop={"target": 99.0}), trials=None, code=None)
     assert not raised.nothing_left
     sit(raised, "d2")
-    history = replay(store).history
+    history = replay(store)
     assert (history.closed, history.spec.stop.target) == (None, 99.0)
     assert len(history.trials) > few
     assert verify(read_events(store)).difference is None

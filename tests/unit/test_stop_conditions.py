@@ -8,9 +8,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 
+from regrow.search import spec as specs
 from regrow.search.endings import Ending, Endings
 from regrow.search.errors import SpecError
 from regrow.search.events import Closing, Reported
@@ -19,6 +19,7 @@ from regrow.search.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
 from regrow.search.verify import verify
 from regrow.tasks import reporter as reporting
+from regrow.tasks import trial as trials
 from regrow.tasks.attempt import Finished, run_attempt
 from regrow.tasks.trial import Trial
 from tests.unit.office import Bench, Office
@@ -209,8 +210,7 @@ class Runs:
             self.offices.append(Office(**given))
         office = self.office
         vars(self.module).update(train=train, enough=enough)
-        job = msgspec.structs.replace(office.job, ending=office.spec.ending, enough=office.spec.stop.trial.function)
-        return run_attempt(job, office.submitted(), office, office.store, host=Bench(), task_run="run-0", carry_on=lambda: False)
+        return run_attempt(office.job, office.submitted(), office, office.store, host=Bench(), task_run="run-0", carry_on=lambda: False)
 
 
 @pytest.fixture
@@ -305,3 +305,29 @@ def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt
     finished = attempt(train)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
     assert attempt.office.history.trials[0].step == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "endless"),
+    [
+        ({}, True),
+        ({"stop": {"trials": 3}}, True),  # which ends the experiment once trials have ended
+        ({"stop": {"plateau": {"trials": 3}}}, True),
+        ({"max_steps": 9}, False),
+        ({"stop": {"hours": 1}}, False),
+        ({"stop": {"all": [{"hours": 1}, {"trials": 3}]}}, False),
+        ({"stop": {"trial": {"plateau": {"steps": 3}}}}, False),
+        ({"stop": {"trial": {"function": "work.py:enough"}}}, False),
+        ({"schedule": "median"}, False),
+    ],
+)
+def test_an_experiment_in_which_nothing_ends_a_trial_knows_it(changes: dict[str, Any], endless: bool) -> None:
+    given = {"name": "x", "trainable": "a.py:b", "metric": "m", "mode": "min", "space": {"x": {"uniform": [0, 1]}}, "trials": 2}
+    assert Spec.parse({**given, **changes}).endless is endless
+
+
+def test_a_trial_that_nothing_ends_ends_after_a_million_steps(attempt: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (specs.MOST_STEPS, spec(max_steps=None).most_steps, spec(max_steps=2_000_000).most_steps) == (10**6, 10**6, 2_000_000)
+    monkeypatch.setattr(trials, "MOST_STEPS", 7)
+    finished = attempt(counting, max_steps=None)
+    assert (finished.ended.outcome, finished.ended.step) == ("done", 7)

@@ -15,11 +15,17 @@ import pytest
 import yaml
 
 from regrow.cli import app as command
+from regrow.infra.exports import frames
+from regrow.infra.exports.files import csv_bytes
 from regrow.infra.tables import Table, read_trace
 from regrow.search.events import decode
+from regrow.search.history import History
+from regrow.search.simulator import simulate as simulated
 from regrow.search.spec import Spec
 from regrow.search.verify import verify
 from regrow.tasks.errors import UserError
+from tests.unit import exported
+from tests.unit.told import rows_of
 
 SPACE: dict[str, Any] = {
     "lr": {"loguniform": [1e-4, 1.0]},
@@ -363,3 +369,47 @@ def test_as_a_process_it_loads_neither_ray_nor_prefect_and_needs_no_trainable(fi
     done = subprocess.run([sys.executable, "-c", code], cwd=files, check=False, capture_output=True, text=True)
     assert json.loads(done.stdout)["status"] == "finished"
     assert done.stderr.strip() == "[]"
+
+
+# What an experiment itself recorded
+
+
+def written(history: History, path: Path) -> Path:
+    with rows_of(history).sorted() as found, path.open("wb") as file:
+        file.writelines(csv_bytes(frames.curves(history, found)))
+    return path
+
+
+def test_what_trials_history_csv_writes_is_a_table_as_it_is(tmp_path: Path) -> None:
+    """Run -> export -> simulate: each trial is found again with its curve, its times, and each kind of parameter."""
+    history = exported.history(schedule="fifo", search="random")
+    path = written(history, tmp_path / "curves.csv")
+    table = Table(path, history.spec)
+    assert len(table) == len(history.trials) == 12
+    for trial in history.trials:
+        rows = [row for _, row in rows_of(history).of(trial.number)]
+        assert [table.at(trial.config, row.step, 0)[0] for row in rows] == [
+            {name: value for name, value in row.metrics.items() if value is not None} for row in rows
+        ]
+        assert [table.at(trial.config, row.step, 0)[1] for row in rows] == pytest.approx([1.0] * 9)
+    again = simulated(history.spec, table, workers=3).history
+    assert [t.best for t in again.trials] == [t.best for t in history.trials], "the same seed proposes the same configurations"
+
+
+def test_text_that_a_spreadsheet_would_calculate_is_read_as_it_was(tmp_path: Path) -> None:
+    space = {"kind": {"choice": ["=mlp", "-cnn", "'quoted"]}}
+    history = exported.history(lambda config, step: {"score": float(len(config["kind"]))}, space=space, schedule="fifo")
+    path = written(history, tmp_path / "curves.csv")
+    table = Table(path, history.spec)
+    for kind in ("=mlp", "-cnn", "'quoted"):
+        assert table.at({"kind": kind}, 1, 0)[0] == {"score": len(kind)}
+
+
+def test_a_trial_that_changed_its_configuration_is_no_curve(tmp_path: Path) -> None:
+    history = exported.history(
+        schedule={"pbt": {"perturbation_interval": 2}}, trials=4, space={"lr": {"loguniform": [1e-4, 1e-1]}, "model": {"rate": {"uniform": [0, 1]}}},
+    )
+    assert any(trial.changes for trial in history.trials)
+    path = written(history, tmp_path / "curves.csv")
+    with pytest.raises(UserError, match=r"line \d+: trial \d changes its configuration"):
+        Table(path, history.spec)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from regrow.infra.stores.memory import MemoryStore
+from regrow.search import cost
 from regrow.search.events import Began, Decided, Ended, Row, Saved
 from regrow.search.lifecycle import TrialState
 from regrow.tasks import reporter as reporting
@@ -23,6 +26,7 @@ from regrow.tasks.ports import Unavailable
 from regrow.tasks.reporter import Reporter
 from regrow.tasks.trial import Trial
 from tests.unit.office import Bench, Office
+from tests.unit.told import kept
 
 Make = Callable[..., Office]
 
@@ -95,7 +99,7 @@ def sent(trial: Trial) -> None:
 
 
 def steps(office: Office, trial: int = 0) -> list[int]:
-    return [row.step for row in office.history.trials[trial].rows]
+    return [row.step for _, row in kept(office.events).get(trial, [])]
 
 
 def outcome(finished: Finished) -> tuple[str, str, str]:
@@ -209,8 +213,8 @@ def test_a_restored_trial_goes_on_at_the_next_step(make: Make, attempt: Attempti
     assert attempt(office, again).ended.outcome == "done"
     assert seen == [(3, "2", 2), (4, "2", 2), (5, "2", 2)]
     trial = office.history.trials[0]
-    assert [row.metrics["score"] for row in trial.rows] == [1, 2, 103, 104, 105]
-    assert trial.lineage == [1, 1, 2, 2, 2]
+    assert list(trial.values) == [1, 2, 103, 104, 105]
+    assert list(trial.curve.lineage()) == [1, 1, 2, 2, 2]
     assert office.history.lost_steps == 1
 
 
@@ -419,7 +423,7 @@ def test_a_class_that_says_it_is_done_ends_its_trial(make: Make, attempt: Attemp
     office = make(max_steps=None)
     assert attempt(office, Model).ended.outcome == "done"
     assert steps(office) == [1, 2, 3]
-    assert set(office.history.trials[0].rows[0].metrics) == {"score"}
+    assert set(kept(office.events)[0][0][1].metrics) == {"score"}
     assert Model.made[0].cleaned
 
 
@@ -494,6 +498,13 @@ def test_what_the_trainable_raises_becomes_the_outcome(
     assert office.history.trials[0].state is expected
 
 
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_script_that_exits_without_an_error_has_ended(make: Make, attempt: Attempting, code: int | None) -> None:
+    office = make()
+    assert attempt(office, raises(SystemExit(code))).ended.outcome == "done"
+    assert office.history.trials[0].state is TrialState.DONE
+
+
 def test_the_traceback_begins_with_the_users_code(make: Make, attempt: Attempting) -> None:
     office = make()
     trace = attempt(office, raises(ValueError("bad shape"))).ended.trace
@@ -543,7 +554,7 @@ def test_other_metrics_may_be_missing_or_not_finite(make: Make, attempt: Attempt
             trial.report({"score": 1, "loss": float("nan")} if step == 1 else {"score": 1.0})
 
     assert attempt(office, train).ended.outcome == "done"
-    assert [row.metrics for row in office.history.trials[0].rows] == [{"score": 1.0, "loss": None}, {"score": 1.0}]
+    assert [row.metrics for _, row in kept(office.events)[0]] == [{"score": 1.0, "loss": None}, {"score": 1.0}]
 
 
 # The lease
@@ -623,6 +634,28 @@ def test_a_coordinator_that_comes_back_goes_on_where_it_was(make: Make, attempt:
     assert history.sittings == 1
 
 
+def test_a_trial_that_is_over_before_anything_was_sent_has_its_seconds_all_the_same(make: Make, attempt: Attempting) -> None:
+    """Its beginning, its rows and its end travel in one message."""
+    office = make(max_steps=2)
+    took: list[float] = []
+
+    def train(trial: Trial) -> None:
+        began = time.monotonic()
+        for step in trial.steps():
+            trial.report({"score": step})
+        while time.monotonic() - began < 0.02:  # shorter than the time between two messages
+            pass
+        took.append(time.monotonic() - began)
+
+    assert outcome(attempt(office, train)) == ("done", "", "")
+    assert [(news.began is not None, len(news.rows), news.ended is not None) for news in office.told] == [(True, 2, True)]
+    found = office.history.trials[0].attempts[0]
+    assert found.t_began is not None
+    assert found.t_ended is not None
+    assert found.t_ended - found.t_began > 0.9 * took[0]
+    assert cost.slot_hours(office.history, 0.0) * 3600 > 0.9 * took[0]
+
+
 # The reporter by itself
 
 ASSIGNMENT = Assignment(trial=0, attempt=1, config={}, seed=0, until=None)
@@ -649,7 +682,7 @@ class Ear:
 
 
 def test_rows_wait_while_the_coordinator_is_away_and_then_so_does_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "MOST_ROWS", 10)
+    monkeypatch.setattr(reporting, "MOST_NUMBERS", 10)
     ear = Ear()
     ear.gate.clear()
     reporter = Reporter(ear, ASSIGNMENT, ARRIVAL, list)
@@ -668,6 +701,20 @@ def test_rows_wait_while_the_coordinator_is_away_and_then_so_does_the_trial(monk
     thread.join(20)
     reporter.flush()
     assert ear.steps == list(range(1, 26))
+
+
+def test_a_message_is_bounded_by_its_numbers_and_the_last_one_brings_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "MESSAGE_NUMBERS", 30)
+    ear = Ear()
+    kept = [Saved(t=1.0, trial=0, attempt=1, step=7, manifest="m", size=1)]
+    reporter = Reporter(ear, ASSIGNMENT, ARRIVAL, lambda: [kept.pop()] if kept else [])
+    for step in range(1, 8):
+        reporter.add(Row(step, 0.0, {f"m{n}": 1.0 for n in range(9)}))
+    reporter.flush(ended=Ended(t=2.0, trial=0, attempt=1, outcome="done", step=7))
+    assert [[row.step for row in news.rows] for news in ear.heard] == [[1, 2, 3], [4, 5, 6], [7]]
+    assert [news.began is not None for news in ear.heard] == [True, False, False]
+    assert [len(news.saved) for news in ear.heard] == [0, 0, 1], "a step is in the log before its checkpoint"
+    assert [news.ended is not None for news in ear.heard] == [False, False, True]
 
 
 def test_no_row_is_lost_or_overtaken_wherever_a_flush_falls_into_a_report() -> None:
@@ -736,6 +783,8 @@ def test_news_are_sent_in_the_background(monkeypatch: pytest.MonkeyPatch) -> Non
     reporter.add(Row(1, 0.0, {}))
     assert ear.entered.wait(20)
     reporter.stop()
-    assert ear.heard[0].began == ARRIVAL
+    came = ear.heard[0].began
+    assert came is not None
+    assert msgspec.structs.replace(came, ago=0.0) == ARRIVAL
     assert all(news.began is None for news in ear.heard[1:])
     assert ear.steps == [1]

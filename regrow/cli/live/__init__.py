@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,8 @@ from rich.console import Console
 
 from regrow.cli.live.output import Events
 from regrow.cli.live.viewer import Viewer
-from regrow.infra.log import Log
+from regrow.infra.log import Log, full
+from regrow.infra.notes import NONE, Notes
 from regrow.tasks.ports import Store
 
 REFRESH_SECONDS = 0.5
@@ -26,8 +27,12 @@ __all__ = ["Live", "Viewer"]
 class Live:
     """Follows an experiment that this process runs, through its coordinator. Arguments as those of Viewer."""
 
-    def __init__(self, console: Console, *, quiet: bool = False, events: Events | None = None) -> None:
-        self.viewer = Viewer(console, quiet=quiet, events=events)
+    def __init__(
+        self, console: Console, *, quiet: bool = False, events: Events | None = None,
+        notes: Callable[[], Notes] = lambda: NONE, viewer: Viewer | None = None,
+    ) -> None:
+        """`viewer`: one that shows it elsewhere than on the console."""
+        self.viewer = viewer or Viewer(console, quiet=quiet, events=events, notes=notes)
         self._silent = quiet and events is None
         self._events = events is not None
         self._after = 0
@@ -63,23 +68,30 @@ class Live:
     def finish(self, store: Store) -> None:
         """Tells what the coordinator could not tell any more, from the log itself."""
         if self._thread is not None and not self._thread.is_alive():
-            self.viewer.take(list(Log.read(store, self._after)))
+            for segment in Log.read(store, self._after):
+                self.viewer.take([segment])
 
     def _follow(self, coordinator: Any, done: threading.Event) -> None:
         import ray
 
+        from regrow.infra import cluster
+
         while True:
             last = done.is_set()
             try:
-                segments = ray.get(coordinator.follow.remote(self._after, 0.0 if last else 1.0), timeout=3.0)
-            except ray.exceptions.GetTimeoutError:  # busy, or its cluster is gone
+                trouble = cluster.get(coordinator.trouble.remote(), timeout=3.0)
+                segments = cluster.get(coordinator.follow.remote(self._after, 0.0 if last else 1.0), timeout=3.0)
+            except ray.exceptions.GetTimeoutError:  # busy
                 if last:
                     return
                 continue
-            except ray.exceptions.RayError:
+            except (ray.exceptions.RayError, cluster.ClusterLost):
                 return
+            self.viewer.trouble = trouble or ""
             self.viewer.take(segments)
             self._after = segments[-1][0] if segments else self._after
+            if full(segments):
+                continue  # a long log, of which the rest is there already
             if last:
                 return
             self.viewer.progress()

@@ -22,6 +22,7 @@ from regrow.search.events import (
     Proposed,
     Reported,
     Retired,
+    Revived,
     Saved,
     Started,
 )
@@ -36,8 +37,8 @@ EXACT = ("fifo", "hyperband", "successive_halving", "pbt", "pb2")
 class Board:
     """Takes the events of a log, oldest first."""
 
-    def __init__(self) -> None:
-        self.history = History()
+    def __init__(self, called: str | None = None) -> None:
+        self.history = History(called)
         self.leaders = Leaders(self.history)
         self.decisions = Decisions(self.history)
         self.incidents = Incidents()
@@ -53,6 +54,8 @@ class Board:
         """Whether an attempt has begun in this sitting."""
         self._slot_s = 0.0
         self._shown_best: int | None = None
+        self._failed: dict[str, int] = {}
+        """The first trial that failed in each way."""
         self._limit: tuple[int, int | None] = (-1, None)
         self._early = False
 
@@ -135,6 +138,9 @@ class Board:
             case Retired():
                 self.decisions.left(event.trial, stopped=True)
                 self.ends.add(event.t)
+            case Revived():
+                self.decisions.back(history.trials[event.trial])
+                self.incidents.revived(event.trial)
             case _:
                 pass
         lines = self._told(event, silent, history.lost_steps - lost_before)
@@ -161,6 +167,8 @@ class Board:
                 return [] if loss is None else [words.recovery(loss)]
             case Ended():
                 return self._ended(event)
+            case Revived():
+                return [words.revival(history.trials[event.trial])]
             case Closing():
                 return [f"ending: {event.why}"] if event.why else []
             case Closed() if history.sittings:
@@ -201,4 +209,5 @@ class Board:
             return []
         star = history.best == event.trial and self._shown_best != event.trial
         self._shown_best = history.best if star else self._shown_best
-        return [words.end(history, trial, event, star=star)]
+        like = self._failed.setdefault(event.message, event.trial) if event.outcome == "failed" else event.trial
+        return [words.end(history, trial, event, star=star, like=None if like == event.trial else like)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from regrow.search import schedulers
 from regrow.search.events import Decided, Proposed
-from regrow.search.history import History
+from regrow.search.history import History, Trial
 from regrow.search.options import chosen
 from regrow.search.schedulers import Candidate
 from regrow.search.schedulers.rungs import Bracketed
@@ -114,6 +114,13 @@ class Decisions:
             rung = self.rungs[bracket][step]
             rung.waiting.discard(number)
             rung.stopped += stopped
+
+    def back(self, trial: Trial) -> None:
+        """A failed trial is tried again; one that was to pause waits again."""
+        if trial.held:
+            bracket = self._bracket(trial.number)
+            self.rungs[bracket][trial.decided].waiting.add(trial.number)
+            self._at[trial.number] = (bracket, trial.decided)
 
     def _bracket(self, number: int) -> tuple[int, ...]:
         return () if self._scheduler is None else tuple(self._scheduler.bracket_of(number).steps)

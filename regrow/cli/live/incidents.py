@@ -31,6 +31,10 @@ class Loss:
     """It goes on after this step."""
     again: int = 0
     """Steps to be done again."""
+    revived: bool = False
+    """It was final, until the user wanted the trial to be tried again."""
+    also: int = 0
+    """How many more trials failed for good the same way."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,10 +81,22 @@ class Incidents:
             t=event.t, trial=event.trial, outcome=event.outcome, cause=event.cause, node=attempt.node, step=trial.step,
             message=event.message, final=trial.state.final,
         )
+        alike = (one for one in self.kept if isinstance(one, Loss) and one.final and one.outcome == loss.outcome)
+        if loss.final and (same := next((one for one in alike if one.message == loss.message), None)) is not None:
+            same.also += 1
+            return loss
         self.kept.append(loss)
         if not loss.final:
             self._open[event.trial] = loss
         return loss
+
+    def revived(self, trial: int) -> None:
+        """A failed trial is tried again: its last loss was not final."""
+        for incident in reversed(self.kept):
+            if isinstance(incident, Loss) and incident.trial == trial:
+                incident.final, incident.revived = False, True
+                self._open[trial] = incident
+                break
 
     def began(self, event: Began, lost_steps: int) -> Loss | None:
         """An attempt began, with which `lost_steps` are to be done again; the loss that it makes good, None for none."""
@@ -93,5 +109,6 @@ class Incidents:
         if loss is not None:
             loss.back_s = max(0.0, event.t - loss.t)
             loss.back_node, loss.back_step, loss.again = event.node, event.restored, lost_steps
-            self._waits.append(loss.back_s)
+            if not loss.revived:  # that long the user took
+                self._waits.append(loss.back_s)
         return loss

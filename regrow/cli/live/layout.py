@@ -10,6 +10,7 @@ from regrow.cli.live.board import Board
 from regrow.cli.live.grid import Signs, bar, cut, flow
 from regrow.cli.live.section import Section
 from regrow.cli.live.sections import sections
+from regrow.infra.notes import NONE, Notes
 from regrow.search import cost
 from regrow.tasks.traces import one_line
 
@@ -18,15 +19,20 @@ BAR = 40
 """Cells of the progress bar at most."""
 
 
-def compose(board: Board, *, width: int, height: int, now: float, signs: Signs, banner: str = "") -> list[Text]:
-    """At most `height` lines of at most `width` cells. `now`: seconds since the epoch. `banner`: what is wrong, if any."""
+def compose(
+    board: Board, *, width: int, height: int, now: float, signs: Signs, banner: str = "", trouble: str = "", notes: Notes = NONE
+) -> list[Text]:
+    """At most `height` lines of at most `width` cells. `now`: seconds since the epoch. `banner`: why nothing goes on, `trouble`:
+    why not everything can be saved, if so; `notes`: what people noted.
+    """
     width = max(LEAST_WIDTH, width)
     history = board.history
     if history.opened is None:
         return [Text(cut(banner or "starting ...", width, signs), style="yellow" if banner else "dim", no_wrap=True)][:height]
     found = [_title(board, width, signs)]
-    if banner:
-        found.append(Text(cut(banner, width, signs), style="bold yellow", no_wrap=True))
+    found += [Text(cut(wrong, width, signs), style="bold yellow", no_wrap=True) for wrong in (banner, trouble) if wrong]
+    if (notes.tags or notes.texts) and height >= 8:
+        found.append(Text(cut(one_line(_noted(notes)), width, signs), style="cyan", no_wrap=True))
     found += flow(_facts(board, now, banner=bool(banner)), width, 1 if height < 8 else 2 if height < 20 else 3, signs)
     parts = sections(board, now, signs, idle=bool(banner))
     rows, blank = _shares(parts, height - len(found))
@@ -35,6 +41,12 @@ def compose(board: Board, *, width: int, height: int, now: float, signs: Signs, 
             found += [Text("")] if blank else []
             found += section.draw(width, count)
     return found[:height]
+
+
+def _noted(notes: Notes) -> str:
+    """The tags, and what was noted last."""
+    parts = [f"tags: {', '.join(notes.tags)}" if notes.tags else "", notes.texts[-1].text if notes.texts else ""]
+    return "; ".join(filter(None, parts))
 
 
 def _shares(parts: list[Section], room: int) -> tuple[list[int | None], bool]:

@@ -7,6 +7,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 
+from rich.console import Console
+
+
+class Terminal(Console):
+    """A console whose reader may go away (`| tee`), which is no reason to end an experiment."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing any more."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
 
 class Events:
     """Writes to a file descriptor. `deaf`: nobody reads any more, which is no reason to end an experiment."""

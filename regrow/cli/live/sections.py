@@ -76,15 +76,13 @@ def _metrics(history: History, trials: list[Trial]) -> list[str]:
     """The objectives first, then what else is reported."""
     names = dict.fromkeys(metric.name for metric in history.spec.metrics)
     for trial in trials:
-        if trial.rows:
-            names |= dict.fromkeys(trial.rows[-1].metrics)
+        names |= dict.fromkeys(trial.curve.shown(trial.step))
     return list(names)[:METRICS]
 
 
 def _metric(trial: Trial, name: str) -> str:
-    if not trial.rows or name not in trial.rows[-1].metrics:
-        return ""
-    return text.number(trial.rows[-1].metrics[name])
+    metrics = trial.curve.shown(trial.step)
+    return text.number(metrics[name]) if name in metrics else ""
 
 
 def _step(history: History, trial: Trial) -> str:
@@ -95,7 +93,11 @@ def _step(history: History, trial: Trial) -> str:
 def _age(board: Board, trial: Trial, now: float) -> str:
     if trial.attempts[-1].t_began is None:
         return "starts"
-    return words.ago(now - board.heard.get(trial.number, now))
+    heard = board.heard.get(trial.number, now)
+    attempt = trial.attempts[-1]
+    done = trial.step - attempt.from_step
+    usual = (heard - (attempt.t_began or heard)) / done if done > 0 else 0.0
+    return words.heard(now - heard, usual)
 
 
 def _best(board: Board, signs: Signs) -> Section | None:
@@ -161,7 +163,8 @@ def _story(one: Loss | Absence) -> str:
     if isinstance(one, Absence):
         return f"gone for {words.seconds(one.seconds)}; {len(one.back)} of the {len(one.lost)} trials that ran are back"
     if one.final:
-        return f"for good, {words.lost(one)}"
+        more = f", as did {one.also} more," if one.also else ","
+        return f"for good{more} {words.lost(one)}"
     where = words.lost(one)
     return f"not back yet, {where}" if one.back_s is None else f"goes on {words.back(one)}; {where}"
 

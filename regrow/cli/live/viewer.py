@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.text import Text
@@ -16,29 +17,42 @@ from regrow.cli.live.grid import signs_of
 from regrow.cli.live.layout import compose
 from regrow.cli.live.output import Events
 from regrow.cli.live.screen import Screen
+from regrow.infra.log import Segments, full
+from regrow.infra.notes import NONE, Notes
 from regrow.search.events import Opened, decode
+from regrow.tasks.errors import RegrowError
 from regrow.tasks.traces import one_line
 
 PROGRESS_SECONDS = 60.0
 """Where lines are printed, one of these says how far it is."""
 
-Segments = Sequence[tuple[int, Sequence[bytes]]]
-"""(number, lines) of the log, in order."""
+NOTES_SECONDS = 10.0
+"""Between looks at what people noted."""
 
 
 class Viewer:
     """Takes the log's segments and shows what they say, within `showing`.
 
-    `events`: write the events themselves there, and nothing on the console. `quiet`: show nothing.
+    `events`: write the events themselves there, and nothing on the console. `quiet`: show nothing. `called`: the
+    experiment's name, if the log may have another one. `notes` reads what people noted of the experiment; asked now and then
+    while pictures are shown.
     """
 
-    def __init__(self, console: Console, *, quiet: bool = False, events: Events | None = None) -> None:
-        self._console, self._quiet, self._events = console, quiet, events
-        self.board = Board()
+    def __init__(
+        self, console: Console, *, quiet: bool = False, events: Events | None = None, called: str | None = None,
+        notes: Callable[[], Notes] = lambda: NONE,
+    ) -> None:
+        self._console, self._quiet, self._events, self._called = console, quiet, events, called
+        self._read_notes, self._notes, self._noted = notes, NONE, -math.inf
+        self.board = Board(called)
         self.banner = ""
         """What is wrong, "" for nothing."""
+        self.trouble = ""
+        """Why what the experiment writes cannot be saved at present, "" if it can."""
         self._told_up_to: int | None = None
         """The segment up to which everything was told, or was told by somebody before; None: that is to be found."""
+        self._untold: list[tuple[Sequence[bytes], list[str]]] = []
+        """The lines of segments, where they are wanted, and what a person is to be told of each."""
         self._screen: Screen | None = None
         self._folding = threading.Lock()
         self._progress = time.monotonic()
@@ -75,32 +89,42 @@ class Viewer:
     def restart(self) -> None:
         """The log is about to come from its beginning again. What was told is not told again."""
         with self._folding:
-            self.board, self._ready = Board(), False
+            self.board, self._ready = Board(self._called), False
 
     def skip(self, number: int) -> None:
         """Nothing up to segment `number` is to be told."""
         self._told_up_to = number
 
     def take(self, segments: Segments) -> None:
-        """The next segments of the log. The first ones are those that are there when the looking begins."""
-        if self._told_up_to is None and segments:
-            self._told_up_to = _before_sitting(segments)
+        """The next segments of the log. Of those that are there when the looking begins the newest sitting is told."""
+        looking, more = self._told_up_to is None, full(segments)
         for number, lines in segments:
-            new = number > (self._told_up_to or 0)
-            if new:
-                self._told_up_to = number
-                if self._events is not None:
-                    self._events.write(lines)
+            if looking and _begins_sitting(lines):
+                self._untold.clear()
             with self._folding:
                 told = [line for event in map(decode, lines) for line in self.board.apply(event)]
-            for line in told if new else ():
+            if number > (self._told_up_to or 0):
+                self._untold.append((lines if self._events is not None else (), told))
+        if looking and more:
+            return
+        if segments:
+            self._told_up_to = max(self._told_up_to or 0, segments[-1][0])
+        for written, told in self._untold:
+            if self._events is not None:
+                self._events.write(written)
+            for line in told:
                 self.line(line)
-        self._ready = self._ready or bool(segments)
+        self._untold.clear()
+        self._ready = self._ready or (bool(segments) and not more)
         if segments and self._screen is not None:
             self._screen.wake()
 
     def progress(self) -> None:
         """Now and then a line that says how far it is, where there are no pictures."""
+        if self._screen is not None and time.monotonic() - self._noted > NOTES_SECONDS:
+            self._noted = time.monotonic()
+            with suppress(RegrowError):  # the store is away, which is told elsewhere
+                self._notes = self._read_notes()
         if self._pictures or time.monotonic() - self._progress < PROGRESS_SECONDS:
             return
         self._progress = time.monotonic()
@@ -109,8 +133,11 @@ class Viewer:
 
     def _draw(self, width: int, height: int) -> Sequence[Text]:
         with self._folding:
-            board = self.board if self._ready else Board()  # a long log is not shown while it is still being read
-            return compose(board, width=width, height=height, now=time.time(), signs=self._signs, banner=self.banner)
+            board = self.board if self._ready else Board(self._called)  # a long log is not shown while it is still being read
+            return compose(
+                board, width=width, height=height, now=time.time(), signs=self._signs, banner=self.banner, trouble=self.trouble,
+                notes=self._notes,
+            )
 
 
 def standing(board: Board, now: float) -> str:
@@ -130,10 +157,5 @@ def standing(board: Board, now: float) -> str:
     return ", ".join(parts)
 
 
-def _before_sitting(segments: Segments) -> int:
-    """The number of the last segment before the one with which the newest sitting began, 0 for none."""
-    for number, lines in reversed(segments):
-        for line in lines:
-            if b'"opened"' in line and isinstance(event := decode(line), Opened) and event.by == "driver":
-                return number - 1
-    return 0
+def _begins_sitting(lines: Sequence[bytes]) -> bool:
+    return any(b'"opened"' in line[:64] and isinstance(event := decode(line), Opened) and event.by == "driver" for line in lines)

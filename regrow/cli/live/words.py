@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from regrow.cli.live.incidents import Absence, Loss
 from regrow.cli.text import duration, ends, number
+from regrow.flows.happenings import again
+from regrow.search.durations import told
 from regrow.search.events import Ended
 from regrow.search.history import History, Trial
 from regrow.tasks.traces import one_line
 
+SILENT_SECONDS = 60.0
+"""So long no trial is called silent, however quick it was."""
 
-def end(history: History, trial: Trial, event: Ended, *, star: bool) -> str:
-    """A trial is over; `star`: with the best value so far."""
+
+def end(history: History, trial: Trial, event: Ended, *, star: bool, like: int | None = None) -> str:
+    """A trial is over; `star`: with the best value so far. `like`: a trial that failed the same way, which was told."""
     why = f" ({one_line(event.message)})" if event.message and event.outcome != "done" else ""
+    why = why if like is None else f" (as trial {like} did)"
     found = f", {one_line(history.objective.name)} {number(trial.best[0])}" if trial.best else ""
     place = f"[{history.ended}/{history.total}]"
     return f"{place} trial {trial.number} {trial.state.value} at step {trial.step}{found}{' *' if star else ''}{why}"
@@ -20,6 +26,11 @@ def end(history: History, trial: Trial, event: Ended, *, star: bool) -> str:
 def loss(one: Loss) -> str:
     """A trial was lost, with or without another attempt."""
     return f"trial {one.trial} {lost(one)}"
+
+
+def revival(trial: Trial) -> str:
+    """A failed trial is to be tried again."""
+    return f"trial {trial.number}, which had failed, is {again(trial)}"
 
 
 def lost(one: Loss) -> str:
@@ -51,6 +62,11 @@ def seconds(span: float) -> str:
     if span < 9.95:
         return f"{span:.1f} s"
     return f"{span:.0f} s" if span < 99.5 else duration(span)
+
+
+def heard(span: float, usual: float) -> str:
+    """How long ago a trial reported; 'silent 4 min' after a minute and three times as long as it `usual`ly takes."""
+    return f"silent {told(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
 
 
 def ago(span: float) -> str:

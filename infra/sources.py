@@ -1,0 +1,129 @@
+"""Which code a session runs: the hashes of its source files, and what of them is otherwise than in the session before.
+
+Bounded, as it is done at each start and kept in the log: only source files, only so many and so large ones, and not what is
+below hidden folders, virtual environments, states of regrow, and folders that hold data or what other tools wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from regrow.search.events import Opened
+
+SUFFIXES = frozenset({".py", ".pyx", ".sh", ".yaml", ".yml", ".toml", ".ini", ".cfg"})
+"""No .json: trials write it more often than they read it."""
+LEFT_OUT = frozenset({"__pycache__", "node_modules", "site-packages", "data", "datasets", "mlruns", "mlartifacts", "wandb"})
+MOST_FILES = 300
+"""Source files that are looked at, by name; 25 KB of an event."""
+MOST_BYTES = 1 << 20
+"""Larger ones are left out: that is data, whatever it is called."""
+MOST_ENTRIES = 20_000
+"""Entries of folders that are looked at, for a working folder that is somebody's home: 0.2 s."""
+_NAMED = 3
+"""Files that are named in a line."""
+
+
+def sources(folder: str, trainable: str) -> dict[str, Any]:
+    """`code`: the trainable's `file` and its SHA-256 (both missing where it has none below `folder`), the SHA-256 of all source
+    files (`working_dir_sha256`), how many there are (`files`), and whether that is all (`complete`). `files`: the first 16
+    digits of each one's, by its path below `folder`.
+    """
+    own = _file(folder, trainable)
+    digests: dict[str, str] = {}
+    complete = True
+    if own is not None:
+        digests[own] = _digest(Path(folder, own)) or ""
+    for path in _walk(Path(folder)):
+        if path is None or len(digests) >= MOST_FILES:
+            complete = False
+            break
+        name = path.relative_to(folder).as_posix()
+        if name not in digests and (digest := _digest(path)) is not None:
+            digests[name] = digest
+    whole = hashlib.sha256("".join(f"{name}\0{digests[name]}\n" for name in sorted(digests)).encode()).hexdigest()
+    code = {
+        "file": own, "sha256": digests.get(own or ""), "working_dir_sha256": whole, "files": len(digests), "complete": complete,
+    }
+    return {
+        "code": {key: value for key, value in code.items() if value is not None},
+        "files": {name: digests[name][:16] for name in sorted(digests)},
+    }
+
+
+def code_changed(before: Opened, now: Mapping[str, Any]) -> str | None:
+    """A line about what of the code is otherwise than in the session that `before` opened; None for nothing, or unknown."""
+    changed = changes(before.environment, now)
+    if not changed:
+        return None
+    when = datetime.fromtimestamp(before.t).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - by the user's own clock
+    return f"code: {said(changed)} since the session of {when}{_commit(now)}"
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The source files that differ between two environments, by name; the commit, where only that does."""
+    if "files" not in before or "files" not in now:
+        return _commits(before, now) if before and now else []
+    old, new = before["files"], now["files"]
+    names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return names or _commits(before, now)
+
+
+def said(changed: list[str]) -> str:
+    """'train.py, model.py and 4 others changed'."""
+    more = len(changed) - _NAMED
+    names = changed if more <= 1 else [*changed[:_NAMED], f"{more} others"]
+    return f"{' and '.join([', '.join(names[:-1]), names[-1]] if len(names) > 1 else names)} changed"
+
+
+def _commits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    old, new = (environment.get("git", {}).get("commit") for environment in (before, now))
+    return ["the commit"] if old != new else []
+
+
+def _commit(environment: Mapping[str, Any]) -> str:
+    """' (commit 1a2b3c4, dirty)', or nothing outside of a repository."""
+    git = environment.get("git", {})
+    return f" (commit {git['commit'][:7]}{', dirty' if git.get('dirty') else ''})" if git.get("commit") else ""
+
+
+def _file(folder: str, trainable: str) -> str | None:
+    """The trainable's file below the folder: of file.py:name, of package.module:name, or a command's script."""
+    place = trainable.partition(":")[0]
+    names = (place, place.replace(".", "/") + ".py") if place and not os.path.isabs(place) else ()
+    return next((name for name in names if Path(folder, name).is_file()), None)
+
+
+def _walk(folder: Path) -> Iterator[Path | None]:
+    """Source files, those of a folder before what is below it; None for more than are looked at."""
+    left, folders = MOST_ENTRIES, [folder]
+    while folders:
+        try:
+            entries = sorted(os.scandir(folders.pop(0)), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        left -= len(entries)
+        if left < 0:
+            yield None
+            return
+        if {"pyvenv.cfg", ".services"} & {entry.name for entry in entries}:  # a virtual environment, a state of ours
+            continue
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in LEFT_OUT:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry.path))
+            elif Path(entry.name).suffix in SUFFIXES and entry.is_file():
+                yield Path(entry.path)
+
+
+def _digest(file: Path) -> str | None:
+    """None for one that is too large, or cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file.stat().st_size <= MOST_BYTES else None
+    except OSError:
+        return None

@@ -1,0 +1,46 @@
+"""`cp`: a new specification that begins with an experiment's best configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regrow.cli.options import NameArgument, StateOption
+from regrow.infra.copying import specification_like
+from regrow.infra.places import Places
+from regrow.tasks.errors import UserError
+
+
+def cp(
+    name: NameArgument,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The file to write, whose name is the new experiment's [default: NAME-2.yaml]", show_default=False),
+    ] = None,
+    state: StateOption = None,
+) -> None:
+    """Write a specification like an experiment's, with its best configuration as the first point, to change and to run."""
+    places = Places.at(state)
+    file = _free(places, name) if file is None else file
+    text = specification_like(places, name, file)
+    if file.stem in places.experiments():
+        raise UserError(f"{file}: there is an experiment {file.stem!r} already; give the file another name")
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError:
+        raise UserError(f"{file} is there already; name another file") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+    print(f"{file} is written; run it with: regrow run {file}")
+
+
+def _free(places: Places, name: str) -> Path:
+    """NAME-2.yaml, or the first number after that for which there is neither a file nor an experiment."""
+    taken = set(places.experiments())
+    number = 2
+    while Path(f"{name}-{number}.yaml").exists() or f"{name}-{number}" in taken:
+        number += 1
+    return Path(f"{name}-{number}.yaml")

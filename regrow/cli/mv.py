@@ -1,0 +1,23 @@
+"""`mv`: another name for an experiment."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from regrow.cli.options import NameArgument, StateOption
+from regrow.infra.places import Places
+from regrow.infra.renaming import rename
+
+
+def mv(
+    name: NameArgument,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The name that it is to have")],
+    state: StateOption = None,
+) -> None:
+    """Give an experiment another name, in MLflow as well. Not in a bucket, whose objects cannot be renamed, nor while it runs."""
+    places = Places.at(state)
+    if (trouble := rename(places, name, new)) is not None:
+        print(trouble)
+    print(f"{name} is called {new}; in its YAML file write name: {new}")

@@ -1,0 +1,41 @@
+"""`note`: what a person wants to remember of an experiment, and tags to find it by."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regrow.cli import text
+from regrow.cli.options import NameArgument, StateOption
+from regrow.infra import notes
+from regrow.infra.mlflow_catch_up import tell_notes
+from regrow.infra.places import Places
+
+
+def note(
+    name: NameArgument,
+    words: Annotated[str, typer.Argument(metavar="[TEXT]", help="The note, in quotes", show_default=False)] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Give it this tag; may be repeated", show_default=False)] = None,
+    untag: Annotated[
+        list[str] | None, typer.Option("--untag", help="Take this tag away; may be repeated", show_default=False)
+    ] = None,
+    state: StateOption = None,
+) -> None:
+    """Note something about an experiment, or tag it, also while it runs; without either, print what was noted.
+
+    Notes are kept in the state for good, and shown wherever the experiment is: ls, show, watch, compare, report, MLflow.
+    """
+    places = Places.at(state)
+    store = places.known(name)
+    console = Console(highlight=False, soft_wrap=True)
+    if changes := bool(words or tag or untag):
+        notes.add(store, words, tags=tag or (), untags=untag or ())
+    found = notes.read(store)
+    for line in text.noted(found):
+        console.print(line, markup=False)
+    if not (found.texts or found.tags):
+        console.print(f"nothing is noted of {name}", markup=False)
+    if changes and (trouble := tell_notes(places, name)) is not None:
+        console.print(trouble, markup=False)

@@ -1,0 +1,59 @@
+"""`rm`: experiments that nobody needs any more, removed for good."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regrow.cli import text
+from regrow.cli.options import StateOption
+from regrow.infra import removal, views
+from regrow.infra.places import Places
+from regrow.tasks import disk
+from regrow.tasks.errors import UserError
+
+
+def rm(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The experiments' names")],
+    state: StateOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
+) -> None:
+    """Remove experiments for good: log, checkpoints, what their trials printed; their runs leave MLflow's and Prefect's pages.
+
+    It asks first, and refuses for one that runs. If it is cut off, `ls` shows what is half-removed, and a second `rm` ends it.
+    """
+    places = Places.at(state)
+    console = Console(highlight=False, soft_wrap=True)
+    names = list(dict.fromkeys(names))
+    for name in names:
+        places.has(name)
+        removal.refuse_running(places, name, "removed")
+    for name in names:
+        console.print(_estate(places, name), markup=False)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError("nothing was removed: there is no terminal to ask at; say it with --yes")
+        if not typer.confirm(f"Remove {'it' if len(names) == 1 else f'these {len(names)}'} for good?"):
+            console.print("nothing was removed", markup=False)
+            return
+    for name in names:
+        removal.remove(places, name, say=lambda line: console.print(line, markup=False))
+        console.print(f"{name} is removed", markup=False)
+
+
+def _estate(places: Places, name: str) -> str:
+    """'digits: finished, 10 trials, 1.2 MB in 153 objects, last heard of 3 days ago'."""
+    objects, size = places.size(name)
+    held = f"{disk.size(size)} in {objects:,} object{text.ends(objects)}"
+    if places.removal_begun(name):
+        return f"{name}: half-removed, {held} are left"
+    history = removal.history_of(places, name)
+    if history is None or history.created is None:
+        return f"{name}: its log is damaged, {held}"
+    count = len(history.trials)
+    said = text.age(time.time() - history.t_last)
+    return f"{name}: {views.status(history, alive=False)}, {count} trial{text.ends(count)}, {held}, last heard of {said} ago"

@@ -1,0 +1,164 @@
+"""`try`: one trial in this process, where a debugger works."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regrow.cli.text import ends, number, settings
+from regrow.search.errors import SpecError
+from regrow.search.events import Ended, Row, Saved
+from regrow.tasks.errors import UserError
+from regrow.tasks.traces import one_line
+
+if TYPE_CHECKING:
+    from regrow.one_trial import OneTrial
+    from regrow.search.spec import Spec
+
+FAILED, INTERRUPTED = 1, 3
+"""Exit codes."""
+_MOST_FILES = 5
+
+
+def try_one(
+    file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter's value; NAME is dotted, as in model.layers=3"),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps at most [default: max_steps of the file]", show_default=False)
+    ] = None,
+    trial: Annotated[int, typer.Option(min=0, help="Another draw: that of this trial's number")] = 0,
+    restore: Annotated[bool, typer.Option(help="Afterwards, go on from a checkpoint as after a loss, and compare")] = True,
+    keep: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Leave the last checkpoint's files here")] = None,
+) -> None:
+    """Try one trial of the experiment that FILE describes here and now: nothing is recorded, print and breakpoint() work."""
+    from regrow.infra.specfile import read_spec
+    from regrow.launch import glance_at
+    from regrow.one_trial import OneTrial, configuration, temporary_store
+
+    if keep is not None and keep.exists():
+        raise UserError(f"--keep: {keep} exists already; name a folder that is to be made")
+    spec = read_spec(file)
+    most = spec.max_steps if steps is None else steps if spec.max_steps is None else min(steps, spec.max_steps)
+    try:
+        config = configuration(spec, trial, _given(spec, given or []))
+        glance_at(spec)
+    except SpecError as wrong:
+        raise (wrong if wrong.key.startswith("--") else wrong.at(str(file))) from None
+    print(f"trial {trial} of {spec.name}: {settings(config) or 'no parameters'}", flush=True)
+    logs = logging.getLogger("regrow.trial")
+    logs.addHandler(logging.StreamHandler())
+    logs.setLevel(logging.INFO)
+    with temporary_store() as store:
+        shown = _Steps(spec.objective.name)
+        one = OneTrial(spec=spec, config=config, number=trial, store=store, told=shown.show)
+        try:
+            ended = one.run(most)
+            rows = one.rows
+            _tell(one, ended, shown.seconds)
+            _checkpoints(one, keep)
+            if restore and one.saved:
+                _go_on(one, shown, rows, spec)
+        except KeyboardInterrupt:
+            print(f"\nended by Ctrl-C after step {one.rows[-1].step if one.rows else 0}")
+            sys.exit(INTERRUPTED)
+
+
+class _Steps:
+    """Prints steps as they are reported, each with the seconds since the one before."""
+
+    def __init__(self, objective: str) -> None:
+        self._objective = objective
+        self._last = time.time()
+        self.seconds: list[float] = []
+        self.before: dict[int, float | None] = {}
+        """The objective in an earlier run, by step, to compare with."""
+
+    def begin(self, before: list[Row]) -> None:
+        """Another run begins."""
+        self._last, self.before = time.time(), {row.step: row.metrics[self._objective] for row in before}
+
+    def show(self, row: Row) -> None:
+        """One step."""
+        took, self._last = row.t - self._last, row.t
+        self.seconds.append(took)
+        metrics = "  ".join(f"{name} {number(value)}" for name, value in row.metrics.items())
+        print(f"step {row.step:<4} {metrics}  ({took:.2f} s){self._comparison(row)}", flush=True)
+
+    def _comparison(self, row: Row) -> str:
+        if row.step not in self.before:
+            return ""
+        earlier, now = self.before[row.step], row.metrics[self._objective]
+        return ", as before" if earlier == now else f", but {self._objective} {number(earlier)} before"
+
+
+def _given(spec: Spec, texts: list[str]) -> dict[str, Any]:
+    """The values of `--set`, each of the type that its domain has. Raises SpecError, UserError."""
+    domains = {parameter.name: parameter.domain for parameter in spec.space.parameters}
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, written = text.partition("=")
+        if not equals or not name:
+            raise UserError(f"--set {text}: write NAME=VALUE, such as lr=0.01")
+        try:
+            value = json.loads(written)
+        except ValueError:
+            value = written
+        if name in domains and not domains[name].contains(value) and domains[name].contains(written):
+            value = written  # a choice of texts, one of which looks like a number
+        found[name] = value
+    return found
+
+
+def _tell(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
+    """How a run ended; ends the process unless it ended well."""
+    if ended.message.startswith("BdbQuit"):
+        print(f"left by the debugger after step {ended.step}")
+        sys.exit(INTERRUPTED)
+    if ended.outcome == "failed":
+        sys.stdout.flush()  # what it printed came before
+        if not one.spec.command:  # whose trace is what it printed
+            print(ended.trace, end="", file=sys.stderr)
+        print(f"regrow: the trial failed after step {ended.step}: {one_line(ended.message)}", file=sys.stderr)
+        sys.exit(FAILED)
+    each = f", {sum(seconds[1:]) / len(seconds[1:]):.3g} s a step after the first" if len(seconds) > 1 else ""
+    print(f"done after {len(one.rows)} step{ends(len(one.rows))}{each}{f' ({ended.message})' if ended.message else ''}")
+
+
+def _checkpoints(one: OneTrial, keep: Path | None) -> None:
+    if not one.saved:
+        print("no checkpoint was saved: after a loss such a trial begins anew at step 1")
+        return
+    last = one.saved[-1]
+    with tempfile.TemporaryDirectory(prefix="regrow-try-") as folder:
+        files = one.files(last, keep or Path(folder, "checkpoint"))
+    names = ", ".join(f"{name} ({size:,} bytes)" for name, size in files[:_MOST_FILES])
+    more = f" and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
+    print(f"checkpoints: {len(one.saved)}, the last at step {last.step}: {names}{more}")
+    if keep is not None:
+        print(f"its files are in {keep}")
+
+
+def _go_on(one: OneTrial, shown: _Steps, rows: list[Row], spec: Spec) -> None:
+    """A further attempt from a checkpoint before the last step, so that a step can be compared; else one step more."""
+    last = rows[-1].step
+    origin: Saved = next((saved for saved in reversed(one.saved) if saved.step < last), one.saved[-1])
+    most = max(last, origin.step + 1)
+    if spec.max_steps is not None:
+        most = min(most, spec.max_steps)
+    print(f"once more from the checkpoint of step {origin.step}, as after a loss:", flush=True)
+    shown.begin(rows)
+    ended = one.run(most, after=origin)
+    if ended.outcome == "failed":
+        _tell(one, ended, [])
+    elif not one.rows:
+        print("its checkpoint was loaded; no step is left to do")

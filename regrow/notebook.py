@@ -1,0 +1,125 @@
+"""Experiments in a notebook: one table in the cell that is renewed while it runs, and trials as HTML.
+
+IPython is never imported here unless it runs already; `tests/system/test_notebook.py` has a real kernel do it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from rich.console import Console
+
+from regrow.cli import text
+from regrow.cli.live.board import Board
+from regrow.cli.live.viewer import Viewer, standing
+from regrow.infra import views
+from regrow.infra.log import Segments
+from regrow.search.history import History, Trial
+
+PERIOD_SECONDS = 0.5
+"""Between two pictures: each is a message to the browser."""
+IDLE_SECONDS = 2.0
+"""Without news the table is renewed all the same: times go on."""
+ROWS = 10
+"""Trials in a table: those that run, then the best."""
+LINES = 8
+"""Lines below the table at most."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel (IPython in a terminal is none)."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def table(history: History, shown: Sequence[Trial]) -> str:
+    """These trials with their best values and configurations; "" for none."""
+    from regrow.infra.figures.series import short
+
+    names = [parameter.name for parameter in history.spec.space.parameters]
+    heads = ["trial", "state", history.spec.objective.name, "step", "steps", *names]
+    rows = [
+        [t.number, t.state.value, *((short(t.best[0]), t.best[1]) if t.best else ("", "")), t.step]
+        + [short(t.config.get(name, "")) for name in names]
+        for t in shown
+    ]
+    head = "".join(f"<th>{escape(str(cell))}</th>" for cell in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+
+
+class NotebookViewer(Viewer):
+    """Shows an experiment in the cell that runs it: what it says at first, the table, and at the end the last lines."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(Console(file=sys.stdout, force_terminal=False), quiet=quiet)
+        self._said: list[str] = []
+        self._handle: Any = None
+        self._drawn = 0.0
+
+    def say(self, line: str) -> None:
+        """A line that stays below the table."""
+        if not self._quiet:
+            self._said = [*self._said, line][-LINES:]
+            self._show()
+
+    def line(self, line: str) -> None:
+        """Nothing: what goes on is seen in the table."""
+
+    def take(self, segments: Segments) -> None:
+        """See Viewer."""
+        super().take(segments)
+        if segments and time.monotonic() - self._drawn > PERIOD_SECONDS:
+            self._show()
+
+    def progress(self) -> None:
+        """See Viewer."""
+        if time.monotonic() - self._drawn > IDLE_SECONDS:
+            self._show()
+
+    def end(self, lines: Iterable[str]) -> None:
+        """The last picture: how it ended, in place of what was said before."""
+        self._said = list(lines)
+        self._show(over=True)
+
+    def _show(self, *, over: bool = False) -> None:
+        if self._quiet:
+            return
+        display = importlib.import_module("IPython.display").display
+
+        self._drawn = time.monotonic()
+        with self._folding:
+            board = self.board if self._ready else Board()
+            picture = {"text/plain": self._plain(board), "text/html": self._html(board, over=over)}
+        if self._handle is None:
+            self._handle = display(picture, raw=True, display_id=True)
+        else:
+            self._handle.update(picture, raw=True)
+
+    def _plain(self, board: Board) -> str:
+        return "\n".join([*([] if board.history.opened is None else [standing(board, time.time())]), *self._said])
+
+    def _html(self, board: Board, *, over: bool) -> str:
+        history = board.history
+        parts: list[str] = []
+        if history.opened is None:
+            parts.append("<div>starting ...</div>")
+        else:
+            status = views.status(history, alive=not over)
+            head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
+            parts.append(f"<div><b>{escape(history.spec.name)}</b> is {escape(status)}: {escape(head)}</div>")
+            running = [history.trials[number] for number in sorted(history.running)]
+            best = [trial for trial in text.ranked(history) if trial.number not in history.running]
+            shown = [*running, *best][:ROWS]
+            parts.append(table(history, shown))
+            if more := len(history.trials) - len(shown):
+                parts.append(f"<div>and {more} more</div>")
+        if self._said:
+            parts.append(f"<pre>{escape(chr(10).join(self._said))}</pre>")
+        return "".join(parts)

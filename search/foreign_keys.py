@@ -1,0 +1,284 @@
+"""What the keys and names of other tools' files are called here. Shown in errors, with the user's own values.
+
+Nothing is translated silently: what a word does elsewhere (whether trials count up on a resume, what a rung waits for) differs
+in more than its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from regrow.search.errors import SpecError
+from regrow.search.foreign_domains import flow, meant, meant_by_text
+
+_SHOWN = 300  # characters of a translated value: a space may have hundreds of parameters
+
+ALGORITHMS: Mapping[str, Mapping[str, str]] = {
+    key: {word: name for name, words in names.items() for word in words.split()}
+    for key, names in {
+        "search": {
+            "tpe": "bayes bayesian bayesianoptimization bayesopt hyperopt hyperoptsearch optunasearch tpesampler",
+            "gp": "bayesoptsearch gpsampler botorch",
+            "random": "randomsampler randomsearch basicvariantgenerator adaptiveasha asyncasha asynchalving",
+            "grid": "gridsearch gridsampler",
+            "cmaes": "cma cmaessampler",
+            "nsga2": "nsgaiisampler",
+            "nsga3": "nsgaiiisampler",
+            "qmc": "qmcsampler sobol",
+            "brute_force": "bruteforcesampler",
+            "bohb": "tunebohb",
+        },
+        "schedule": {
+            "fifo": "none fifoscheduler noppruner",
+            "asha": "ashascheduler successivehalvingpruner adaptiveasha asyncasha asynchalving",
+            "successive_halving": "syncsuccessivehalving",
+            "hyperband": "hyperbandscheduler hyperbandforbohb",
+            "async_hyperband": "asynchyperband asynchyperbandscheduler hyperbandpruner",
+            "median": "medianstopping medianstoppingrule medianpruner",
+            "percentile": "percentilepruner",
+            "pbt": "populationbasedtraining",
+            "pbt_replay": "populationbasedtrainingreplay",
+            "pb2": "populationbasedbandits",
+        },
+    }.items()
+}
+"""Samplers and schedulers by their names elsewhere, without case and underscores."""
+_MODES = {word: word[:3] for word in ("min", "max", "minimize", "minimise", "minimum", "maximize", "maximise", "maximum")}
+
+
+def algorithm(key: str, name: object) -> str | None:
+    """What a sampler or scheduler is called under `key` (search or schedule), None for a name that no tool has."""
+    word = str(name).rpartition(".")[2].lower()
+    return ALGORITHMS.get(key, {}).get(word.replace("_", "").replace("-", ""))
+
+
+def as_mode(word: object) -> str | None:
+    """`min` or `max` for a word that means it, else None."""
+    return _MODES.get(str(word).lower())
+
+
+def check_keys(data: Mapping[Any, Any], own: Collection[str]) -> None:
+    """Raises SpecError for what can be said of a specification's keys at once, before each is looked at by itself.
+
+    That is keys of other tools (all of them in one message), parameters that stand beside an empty `space:`, and the form of
+    other tools for a metric, a sampler, a scheduler. `own`: the keys that a specification has.
+    """
+    wrong = _foreign(data, own) or _beside(data, own)
+    wrong = wrong or named("search", data.get("search")) or named("schedule", data.get("schedule"))
+    if wrong is None and isinstance(data.get("metric"), Mapping) and (metric := _metric(data["metric"])):
+        wrong = SpecError("metric", data["metric"], "is a map", f"write {metric}")
+    if wrong is not None:
+        raise wrong
+
+
+def _beside(data: Mapping[Any, Any], own: Collection[str]) -> SpecError | None:
+    """The error for parameters that are not indented below `space:`."""
+    stray = [key for key in data if key not in own]
+    if "space" not in data or data["space"] is not None or not stray:
+        return None
+    what = f"{', '.join(map(str, stray))} {'stands' if len(stray) == 1 else 'stand'} beside it instead of below"
+    return SpecError("space", None, f"is empty: {what}", "indent what belongs to it by two spaces")
+
+
+def _foreign(data: Mapping[Any, Any], own: Collection[str]) -> SpecError | None:
+    found = [(key, *answer) for key, value in data.items() if key not in own and (answer := _answer(key, value)) is not None]
+    if not found:
+        return None
+    if isinstance(data.get("metric"), Mapping) and (metric := _metric(data["metric"])):
+        found.append(("metric", found[0][1], metric))
+    first, tool, text = found[0]
+    rest = "".join(f"; `{key}`: {text}" for key, _, text in found[1:])
+    more = f"; the documentation has both side by side, under Coming from {tool}" if rest and tool in _PAGES else ""
+    return SpecError(first, data[first], f"is a key of {tool}", f"here it is {text}{rest}{more}")
+
+
+def named(key: str, choice: Any) -> SpecError | None:
+    """The error for a sampler or scheduler with its name among its options, `{name: asha, grace_period: 1}`; else None."""
+    if not isinstance(choice, Mapping):
+        return None
+    word = next((n for n in ("name", "type", "_target_") if isinstance(choice.get(n), str)), None)
+    if word is None:
+        return None
+    name = algorithm(key, choice[word]) or choice[word]
+    options = {n: v for n, v in choice.items() if n != word}
+    hint = f"write {key}: {flow({name: options} if options else name)}"
+    return SpecError(key, dict(choice), "has its name among its options", hint)
+
+
+def _answer(key: object, value: Any) -> tuple[str, str] | None:
+    """The tool that has the key, and what to write for it."""
+    if not isinstance(key, str) or key not in _KEYS:
+        return None
+    tool, say = _KEYS[key]
+    return tool, say if isinstance(say, str) else say(value)
+
+
+def _renamed(name: str) -> Callable[[Any], str]:
+    return lambda value: f"`{name}: {_short(value)}`"
+
+
+def _short(value: Any) -> str:
+    return _cut(flow(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _named(key: str) -> Callable[[Any], str]:
+    """A sampler or scheduler, by the name that it has here."""
+
+    def say(value: Any) -> str:
+        word = next((value[n] for n in ("type", "name", "_target_") if n in value), None) if isinstance(value, Mapping) else value
+        name = str(word).partition("(")[0]
+        return f"`{key}: {algorithm(key, name) or (name if name.islower() else 'NAME')}`"
+
+    return say
+
+
+def _mode(value: Any) -> str:
+    return f"`mode: {as_mode(value) or value}`"
+
+
+def _metric(value: Mapping[Any, Any]) -> str | None:
+    if "name" not in value:
+        return None
+    said = value.get("goal", value.get("mode", value.get("direction")))
+    return f"`metric: {_short(value['name'])}` and `mode: {as_mode(said) or said or 'min'}`{'' if said else ' (or max)'}"
+
+
+def _hours(value: Any) -> str:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"`stop: {{hours: {f'{value / 3600:.4g}' if number else '...'}}}`"
+
+
+def _space(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "`space:`, a map of parameters"
+    return f"`space: {_short({name: _translated(one) for name, one in value.items()})}`"
+
+
+def _translated(value: Any) -> Any:
+    """A parameter of another tool's, or a group of them, as far as its words are known."""
+    if isinstance(value, str):
+        return meant_by_text(value) or value
+    if not isinstance(value, Mapping):
+        return value
+    form = meant(value)
+    if form is not None:
+        return form.get("constant", form)
+    if [*value] == ["parameters"]:  # W&B's nested parameters
+        return _translated(value["parameters"])
+    return {name: _translated(one) for name, one in value.items()}
+
+
+def _resources(value: Any) -> str:
+    given = value if isinstance(value, Mapping) else {}
+    ours = {"gpu" if str(k).lower() == "gpu" else "cpu" if str(k).lower() == "cpu" else str(k): v for k, v in given.items()}
+    return f"`resources: {_short(ours or {'cpu': 1})}`"
+
+
+def _early(value: Any) -> str:
+    given = value if isinstance(value, Mapping) else {}
+    least, factor = given.get("min_iter", 1), given.get("eta", 3)
+    steps = f" and `max_steps: {given['max_iter']}`" if "max_iter" in given else ", with `max_steps:`"
+    return f"`schedule: {{asha: {{grace_period: {least}, reduction_factor: {factor}}}}}`{steps}"
+
+
+def _jobs(value: Any) -> str:
+    return f"`concurrency: {value}`" if isinstance(value, int) and value > 0 else "`concurrency:`; without it, as many as fit"
+
+
+def _inner(*keep: str) -> Callable[[Any], str]:
+    """A map whose keys stand at the top here."""
+
+    def say(value: Any) -> str:
+        given = value if isinstance(value, Mapping) else {}
+        parts = [answer[1] for k, v in given.items() if (answer := _answer(k, v)) is not None]
+        parts += [f"`{k}: {_short(v)}`" for k, v in given.items() if k in keep]
+        return f"no key; at the top: {', '.join(parts)}" if parts else "no key; its entries stand at the top"
+
+    return say
+
+
+def _program(value: Any) -> str:
+    return f"`trainable: {value if isinstance(value, str) and value.endswith('.py') else 'file.py'}:FUNCTION`"
+
+
+def _searcher(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return _named("search")(value)
+    parts = [_named("schedule")(value)] if algorithm("schedule", value.get("name")) else []
+    if "metric" in value:
+        parts.append(f"`metric: {value['metric']}`")
+    if "smaller_is_better" in value:
+        parts.append(f"`mode: {'min' if value['smaller_is_better'] else 'max'}`")
+    told = ("name", "metric", "smaller_is_better")
+    parts += [answer[1] for k, v in value.items() if k not in told and (answer := _answer(k, v))]
+    return ", ".join(parts) if parts else "`search:` and `schedule:`"
+
+
+def _length(value: Any) -> str:
+    steps = next(iter(value.values()), "...") if isinstance(value, Mapping) else value
+    return f"`max_steps: {steps}`"
+
+
+_NOTHING = "nothing: leave it out"
+_WANDB, _TUNE, _OPTUNA, _HYDRA = "W&B sweeps", "Ray Tune", "Optuna", "Hydra"
+_DETERMINED, _SYNE = "Determined", "Syne Tune"
+_PAGES = (_WANDB, _TUNE, _OPTUNA, _HYDRA)
+"""Those that have a page in the documentation."""
+_KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
+    "program": (_WANDB, _program),
+    "method": (_WANDB, _named("search")),
+    "parameters": (_WANDB, _space),
+    "early_terminate": (_WANDB, _early),
+    "project": (_WANDB, lambda value: f"`mlflow: {{experiment: {_short(value)}}}`"),
+    "entity": (_WANDB, _NOTHING),
+    "run_cap": (_WANDB, _renamed("trials")),
+    "goal": (_WANDB, _mode),
+    "num_samples": (_TUNE, _renamed("trials")),
+    "param_space": (_TUNE, _space),
+    "tune_config": (_TUNE, _inner("metric", "mode")),
+    "run_config": (_TUNE, _inner("name", "stop")),
+    "scaling_config": (_TUNE, "`resources:`, of one trial"),
+    "max_concurrent_trials": (_TUNE, _renamed("concurrency")),
+    "max_concurrent": (_TUNE, _renamed("concurrency")),
+    "time_budget_s": (_TUNE, _hours),
+    "resources_per_trial": (_TUNE, _resources),
+    "scheduler": (_TUNE, _named("schedule")),
+    "search_alg": (_TUNE, _named("search")),
+    "storage_path": (_TUNE, _renamed("state")),
+    "local_dir": (_TUNE, _renamed("state")),
+    "max_failures": (_TUNE, lambda value: f"`retries: {{error: {'unlimited' if value == -1 else _short(value)}}}`"),
+    "checkpoint_freq": (_TUNE, lambda value: f"`checkpoint: {{every_steps: {_short(value)}}}`"),
+    "keep_checkpoints_num": (_TUNE, lambda value: f"`checkpoint: {{keep_last: {_short(value)}}}`"),
+    "n_trials": (_OPTUNA, _renamed("trials")),
+    "direction": (_OPTUNA, _mode),
+    "directions": (_OPTUNA, "`metric: [{name: ..., mode: min}, ...]`"),
+    "sampler": (_OPTUNA, _named("search")),
+    "pruner": (_OPTUNA, _named("schedule")),
+    "n_jobs": (_OPTUNA, _jobs),
+    "timeout": (_OPTUNA, _hours),
+    "storage": (_OPTUNA, "`state:`, a folder or a bucket"),
+    "study_name": (_OPTUNA, _renamed("name")),
+    "load_if_exists": (_OPTUNA, "nothing: a run always goes on with the experiment that is there"),
+    "n_startup_trials": (_OPTUNA, lambda value: f"`search: {{tpe: {{n_startup_trials: {_short(value)}}}}}`"),
+    "defaults": (_HYDRA, "nothing: one file is the whole specification"),
+    "hydra": (_HYDRA, lambda value: _inner()(value.get("sweeper") if isinstance(value, Mapping) else None)),
+    "sweeper": (_HYDRA, _inner()),
+    "params": (_HYDRA, _space),
+    "searcher": (_DETERMINED, _searcher),
+    "hyperparameters": (_DETERMINED, _space),
+    "entrypoint": (_DETERMINED, lambda value: f"`trainable: {_short(value) if ':' in str(value) else 'file.py:FUNCTION'}`"),
+    "max_length": (_DETERMINED, _length),
+    "max_trials": (_DETERMINED, _renamed("trials")),
+    "smaller_is_better": (_DETERMINED, lambda value: f"`mode: {'min' if value else 'max'}`"),
+    "config_space": (_SYNE, _space),
+    "n_workers": (_SYNE, _renamed("concurrency")),
+    "max_wallclock_time": (_SYNE, _hours),
+    "max_t": (_SYNE, _renamed("max_steps")),
+    "epochs": ("many tools", _renamed("max_steps")),
+    "max_epochs": ("many tools", _renamed("max_steps")),
+}

@@ -1,0 +1,93 @@
+"""An attempt that hangs, and one whose trial has had its time: noticed beside the training, and ended where it does not react."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from regrow.search.durations import told
+from regrow.search.events import Cause, Ended, Outcome
+from regrow.tasks.messages import Assignment, Job
+from regrow.tasks.reporter import Reporter
+
+LOOK_SECONDS = 1.0
+"""Between two looks at most."""
+OVERTIME, MOST_OVERTIME_SECONDS = 0.1, 60.0
+"""How long a trial that has had its time may go on to its next report: a tenth of that time, a minute at most."""
+STACKS_SECONDS = 5.0
+"""How long telling the stacks may take: what the training hangs in may hold a lock of logging."""
+_CALLER = "/regrow/tasks/attempt.py"
+"""The file that calls the trainable."""
+_LOG = logging.getLogger("regrow.trial")
+
+
+class Overdue:
+    """Watches one attempt of a job with `stall` or `trial_seconds`. `leave` ends the process; it does not return."""
+
+    def __init__(self, job: Job, assignment: Assignment, reporter: Reporter, leave: Callable[[], None]) -> None:
+        self._job, self._lease, self._reporter, self._leave = job, assignment, reporter, leave
+        self._done = threading.Event()
+        self._training = threading.get_ident()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within the block, in which the attempt trains."""
+        shortest = min((span for span in (self._job.stall, self._job.trial_seconds) if span is not None), default=None)
+        if shortest is None:
+            yield
+            return
+        self._reporter.begin()
+        thread = threading.Thread(target=self._run, args=(min(LOOK_SECONDS, shortest / 10),), name="regrow-overdue", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            thread.join()  # if it is about to end the process, it does
+
+    def _run(self, pause: float) -> None:
+        began = time.monotonic()
+        while not self._done.wait(pause):
+            limit = self._job.trial_seconds
+            ran = self._lease.ran + time.monotonic() - began
+            if limit is not None and ran > limit + min(OVERTIME * limit, MOST_OVERTIME_SECONDS):
+                message = f"it had its {told(limit)} and did not react"
+                if self._reporter.step:
+                    return self._end("done", "", message)
+                return self._end("failed", "error", f"{message}; it never reported anything")
+            if self._job.stall is not None and (silent := self._reporter.silent()) is not None and silent > self._job.stall:
+                return self._end("lost", "stalled", f"it reported nothing for {told(self._job.stall)}")
+        return None
+
+    def _end(self, outcome: Outcome, cause: Cause, message: str) -> None:
+        stacks = threading.Thread(target=self._tell_stacks, args=(message,), name="regrow-stacks", daemon=True)
+        stacks.start()
+        stacks.join(STACKS_SECONDS)
+        self._reporter.flush(
+            ended=Ended(
+                t=time.time(), trial=self._lease.trial, attempt=self._lease.attempt, outcome=outcome, cause=cause,
+                step=self._reporter.step, message=message,
+            )
+        )
+        self._leave()
+
+    def _tell_stacks(self, message: str) -> None:
+        ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("regrow-")}
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames = sorted(sys._current_frames().items(), key=lambda one: one[0] != self._training)  # noqa: SLF001 - documented, for this
+        names[self._training] = "where it trains"
+        stacks = [f"{names.get(ident, ident)}:\n{_stack(frame)}" for ident, frame in frames if ident not in ours]
+        _LOG.warning("trial %d: %s. What its threads are doing:\n%s", self._lease.trial, message, "\n".join(stacks))
+
+
+def _stack(frame: FrameType) -> str:
+    """Without what called the trainable."""
+    calls = traceback.extract_stack(frame)
+    ours = [place for place, call in enumerate(calls) if call.filename.endswith(_CALLER)]
+    return "".join(traceback.format_list(calls[ours[-1] + 1 if ours else 0 :]))

@@ -1,0 +1,115 @@
+"""Real disks that are full or read-only for a while, and what is said of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.stores.local import LocalStore
+from regrow.tasks import disk
+from regrow.tasks import trial as trials
+from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Unavailable
+from regrow.tasks.trial import Trial
+from tests.conftest import disk_of, fill
+from tests.unit.test_trial import Attempting, Make, attempt, make, outcome, steps
+
+__all__ = ["attempt", "make"]  # fixtures
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MB."""
+    with disk_of(4, tmp_path / "small") as place:
+        yield place
+
+
+def snapshot(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "model").write_bytes(bytes(2_000_000))
+    return folder
+
+
+def test_a_checkpoint_that_finds_no_room_says_what_is_full_and_what_it_needs(tmp_path: Path, small: Path) -> None:
+    store = LocalStore(small / "state")
+    store.create("log/1", b"")
+    ballast = fill(small)
+    writer = CheckpointWriter(store, trial=0, attempt=1)
+    news = threading.Semaphore(0)
+    writer.on_news = news.release
+    writer.submit(snapshot(tmp_path / "a"), 3)
+    assert news.acquire(timeout=20)
+    assert writer.trouble == (
+        f"no space left on {small}: 0 bytes free of 4.2 MB; the checkpoint of trial 0, step 3, needs 2.0 MB"
+    )
+    ballast.unlink()
+    assert writer.drain(20)
+    assert writer.trouble == ""
+    assert [saved.step for saved in writer.results()] == [3]
+    writer.close()
+
+
+def test_a_disk_that_becomes_read_only_is_waited_for_and_one_that_always_was_is_a_mistake(small: Path) -> None:
+    store = LocalStore(small)
+    store.create("log/1", b"first")
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    with pytest.raises(Unavailable, match=f"{small} is read-only"):
+        store.create("log/2", b"second")
+    with pytest.raises(UserError, match="can't be used"):
+        LocalStore(small).create("log/2", b"second")
+    subprocess.run(["mount", "-o", "remount,rw", small], check=True)
+    store.create("log/2", b"second")
+
+
+def test_snapshots_without_room_are_told_and_left_out_once_and_the_last_one_waits(
+    make: Make, attempt: Attempting, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "ROOM_SECONDS", 0.05)
+    office = make(max_steps=4, checkpoint={"every_steps": 2, "keep_last": 9})
+    tries: list[int] = []
+    told: list[str] = []
+    room: list[Path] = []
+
+    def train(trial: Trial) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(small))
+        room.append(fill(small))
+
+        def save(folder: Path) -> None:
+            tries.append(trial.step)
+            if tries.count(4) == 2:
+                room.pop().unlink()
+            (folder / "model").write_bytes(bytes(1_000_000))
+
+        for step in trial.steps():
+            trial.report({"score": step}, checkpoint=save)
+            told.append(trial._writer.trouble)
+
+    assert outcome(attempt(office, train))[0] == "done"
+    assert tries == [2, 4, 4]
+    assert told[1] == told[2]
+    assert told[1].startswith(f"no space left on {small}: ")
+    assert told[1].endswith(f"trial 0, step 2, has no room in {small}, where snapshots are made (TMPDIR)")
+    assert told[3] == ""
+    assert steps(office) == [1, 2, 3, 4]
+    assert list(office.history.trials[0].checkpoints) == [4]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.EDQUOT, "the disk quota on / is used up"), (errno.EROFS, "/ is read-only"), (errno.EIO, "Input/output error")],
+)
+def test_other_causes_are_named(number: int, words: str) -> None:
+    assert disk.told(OSError(number, os.strerror(number)), Path("/")) == words
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 bytes"), (999, "999 bytes"), (1_500, "1.5 kB"), (12e6, "12 MB"), (5e10, "50 GB")])
+def test_sizes_are_short(count: float, said: str) -> None:
+    assert disk.size(int(count)) == said

@@ -1,0 +1,96 @@
+"""What ends a sitting before its time, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ENDED = """
+import sys, time
+from regrow.flows.interrupts import interrupts
+
+with interrupts() as asked:
+    asked.heed()
+    print("ready", flush=True)
+    while asked.begun is None:
+        time.sleep(0.01)
+    print("the terminal may be gone", flush=True)
+    with interrupts() as inner:
+        open(sys.argv[1], "w").write(f"{inner.begun} {inner.urgent}")
+"""
+STUBBORN = """
+import time
+from regrow.flows import interrupts
+
+interrupts.LAST_SECONDS = 0.1
+with interrupts.interrupts() as asked:
+    asked.heed()
+    print("ready", flush=True)
+    while asked.begun is None:
+        time.sleep(0.01)
+    print("told", flush=True)
+    while True:
+        time.sleep(1)
+"""
+NOT_BEGUN = """
+import time
+from regrow.flows.interrupts import interrupts
+
+with interrupts():
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_closed_terminal_is_asked_to_end_well_and_writing_there_is_no_failure(tmp_path: object) -> None:
+    found = f"{tmp_path}/found"
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDED, found], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )
+    os.close(theirs)
+    assert os.read(ours, 100).startswith(b"ready")
+    os.close(ours)  # the terminal is gone: writing there fails from now on
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(30) == 0
+    with open(found) as file:
+        assert file.read() == "('interrupted', 'its terminal was closed (SIGHUP)') False"
+
+
+def test_nohup_stays_nohup(tmp_path: object) -> None:
+    nohup = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{ENDED}", f"{tmp_path}/found"]
+    with subprocess.Popen(nohup, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    with open(f"{tmp_path}/found") as file:
+        assert "SIGTERM" in file.read()
+
+
+def test_who_does_not_end_after_a_second_sigterm_is_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "told\n"  # two that are pending are one
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_anything_has_begun_is_a_keyboard_interrupt(number: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NOT_BEGUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        _, told = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in told

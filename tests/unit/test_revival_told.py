@@ -1,0 +1,209 @@
+"""What people, MLflow and the next session are told of failed trials and of those that are tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from regrow.cli.live.board import Board
+from regrow.cli.text import ending, retry, summary
+from regrow.flows.happenings import Happenings
+from regrow.infra import views
+from regrow.infra.claim import Opening, claimed
+from regrow.infra.experiments import prepare
+from regrow.infra.ledger import Ledger
+from regrow.infra.mlflow_parent import NOTE_TAG
+from regrow.infra.mlflow_runs import Runs
+from regrow.infra.places import Places, read_events
+from regrow.infra.stores.memory import MemoryStore
+from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
+from regrow.search.history import History
+from tests.unit.test_mlflow_runs import reports
+from tests.unit.test_revival import failed_after, failing, retried, simulated, until
+
+BROKEN = failing(simulated(schedule="fifo", trials=3), (0, 2), (1, 2), (2, 2))
+MENDED = retried(BROKEN)
+SOME = failing(simulated(schedule="fifo", trials=4), (1, 2), (3, 2))
+ERROR = "NameError: name 'modle' is not defined"
+
+
+def fold(events: list[AnyEvent]) -> History:
+    history = History()
+    for event in events:
+        history.apply(event)
+    return history
+
+
+def into(places: Places, events: list[AnyEvent]) -> None:
+    from regrow.infra.log import Log
+
+    log = Log.open(places.store("simulated"))
+    log.claim([encode(event) for event in events])
+
+
+@pytest.fixture
+def places(tmp_path: Any) -> Places:
+    return Places.at(str(tmp_path))
+
+
+# The offer
+
+
+def test_the_last_line_of_a_session_whose_trials_failed_offers_to_try_them_again(places: Places) -> None:
+    offer = f"regrow resume simulated --retry-failed --state {places.root}"
+    assert list(ending(BROKEN.history, places))[-1] == f"3 of 3 trials failed: {ERROR}; after mending it: {offer}"
+    assert list(ending(SOME.history, places))[-1] == f"2 of 4 trials failed: {ERROR}; after mending it: {offer}"
+    assert list(summary(SOME.history, places, alive=False, now=99.0))[-1].startswith("2 of 4 trials failed")
+    assert not [line for line in ending(MENDED.history, places) if "failed" in line], "nothing is left of it"
+
+
+def test_of_several_reasons_the_most_frequent_one_is_named(places: Places) -> None:
+    events = [
+        msgspec.structs.replace(e, message="OSError: no file") if isinstance(e, Ended) and e.cause and e.trial == 2 else e
+        for e in BROKEN.events
+    ]
+    (line,) = retry(fold(events), places)
+    assert line.startswith(f"3 of 3 trials failed, 2 of them of: {ERROR}; after mending it: ")
+
+
+# The next session
+
+
+def test_running_again_what_failed_altogether_starts_nothing(places: Places) -> None:
+    into(places, BROKEN.events)
+    again = prepare(places, "simulated", None, trials=None, code=None)
+    assert again.nothing_left
+    assert again.failed is None
+    assert not prepare(places, "simulated", None, trials=5, code=None).nothing_left
+    wanted = prepare(places, "simulated", None, trials=None, code=None, retry_failed=True)
+    assert (wanted.nothing_left, wanted.failed) == (False, 3)
+
+
+def test_a_finished_experiment_is_opened_again_only_if_trials_of_it_failed(places: Places) -> None:
+    into(places, SOME.events)
+    assert prepare(places, "simulated", None, trials=None, code=None).nothing_left
+    wanted = prepare(places, "simulated", None, trials=None, code=None, retry_failed=True)
+    assert (wanted.nothing_left, wanted.failed) == (False, 2)
+
+
+def test_without_failed_trials_the_wish_leaves_a_finished_experiment_alone(places: Places) -> None:
+    into(places, MENDED.events)
+    found = prepare(places, "simulated", None, trials=None, code=None, retry_failed=True)
+    assert (found.nothing_left, found.failed) == (True, 0)
+
+
+def test_one_that_gave_up_early_goes_on_with_those_that_were_never_proposed(places: Places) -> None:
+    run = failing(simulated(schedule="fifo", trials=9), *((number, 0) for number in range(5)))
+    assert run.history.closing is not None
+    assert len(run.history.trials) < 9
+    into(places, run.events)
+    assert not prepare(places, "simulated", None, trials=None, code=None).nothing_left
+
+
+def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
+    store = MemoryStore()
+
+    async def sitting(driver: str) -> Ledger:
+        opening = Opening(
+            id="i", spec=BROKEN.spec.to_json(), slots=2, trials=3, flow_run=None, code=None, versions={}, retry_failed=True
+        )
+        return claimed(store, opening, driver)
+
+    from regrow.infra.log import Log
+
+    Log.open(store).claim([encode(event) for event in BROKEN.events])
+    asyncio.run(sitting("one"))
+    again = asyncio.run(sitting("one"))
+    wishes = [(event.by, event.retry_failed) for event in read_events(store) if isinstance(event, Opened)]
+    assert wishes == [("driver", False), ("driver", True), ("coordinator", False)]
+    assert [event.trial for event in read_events(store) if isinstance(event, Revived)] == [0, 1, 2]
+    assert sorted(again.starts) == [(0, 2), (1, 2)], "what it had decided is handed out again"
+
+
+def test_show_says_which_code_each_session_ran() -> None:
+    events = [
+        msgspec.structs.replace(e, environment={"files": {"train.py": str(n)}, "git": {"commit": "c" * 40, "dirty": True}})
+        if isinstance(e, Opened) else e
+        for n, e in enumerate(MENDED.events)
+    ]
+    history = fold(events)
+    first, second = views.sessions(history)
+    assert (first["changed"], first["commit"], first["dirty"], first["retry_failed"]) == ([], "c" * 40, True, False)
+    assert (second["changed"], second["retry_failed"]) == (["train.py"], True)
+    line = views.code_line(history)
+    assert line is not None
+    assert line.startswith("code: train.py changed since the session of ")
+    assert line.endswith("(commit ccccccc, dirty)")
+    assert views.code_line(fold(MENDED.events)) is None
+
+
+# Those who follow
+
+
+def test_the_live_view_and_prefect_hear_of_it() -> None:
+    board, happenings = Board(), Happenings()
+    shown: list[str] = []
+    told: list[str] = []
+    for event in MENDED.events:
+        shown += board.apply(event)
+        told += [happening.line for happening in happenings.take(event)]
+    again = [f"trial {number}, which had failed, is tried again" for number in range(3)]
+    assert [line for line in shown if "tried again" in line] == again
+    assert [line for line in told if "tried again" in line] == again
+    assert any(line.startswith("trial 0 goes on after step 2") for line in shown)
+    assert board.incidents.usual_wait is None, "how long the user took is no wait of the cluster's"
+
+
+def test_the_run_in_mlflow_goes_on_with_one_value_a_step() -> None:
+    segments = [[event] for event in MENDED.events]
+    runs = Runs(partial(reports, segments))
+    cut = len(BROKEN.events)
+    for number, event in enumerate(BROKEN.events, start=1):
+        runs.apply(event, number)
+    keys = [runs.current_key(number) for number in range(3)]
+    before = {update.key: update for update in runs.take()}
+    assert before[keys[0]].status == "FAILED"
+    for number, event in enumerate(MENDED.events[cut:], start=cut + 1):
+        runs.apply(event, number)
+    after = {update.key: update for update in runs.take()}
+    assert set(after) == {"experiment", *keys}, "no run was superseded"
+    first = after[keys[0]]
+    assert (first.status, first.tags["regrow.attempts"]) == ("FINISHED", "2")
+    assert [point[2] for update in (before[keys[0]], first) for point in update.metrics if point[0] == "score"] == list(range(1, 10))
+    assert first.tags[NOTE_TAG] == f"It failed in attempt 1 (*{ERROR}*) and was tried again."
+
+
+def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
+    whole = simulated(1, schedule="asha").open().run()
+    log = until(whole.events, "stop")
+    runs = Runs(partial(reports, []))
+    for event in retried(failed_after(whole, log)).events:
+        runs.apply(event)
+        if isinstance(event, Revived):
+            (update,) = [u for u in runs.take() if u.key == runs.current_key(event.trial)]
+            assert (update.status, update.tags["regrow.state"]) == ("FINISHED", "stopped")
+            return
+        runs.skip()
+    raise AssertionError("nothing was revived")
+
+
+def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.context import FlowRunContext
+
+    from regrow.flows import run as flows
+
+    this, other = uuid4(), uuid4()
+    context = SimpleNamespace(flow_run=SimpleNamespace(id=this))
+    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: context))
+    assert not flows._goes_on(), "a user started it"
+    flows._GOES_ON.set(this)
+    assert flows._goes_on(), "its cluster was lost, and Prefect runs it again"
+    assert not flows._goes_on(), "a user resumed it"
+    flows._GOES_ON.set(other)
+    assert not flows._goes_on()
