@@ -126,11 +126,11 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
     assert re.search(r"^rung +reached", found, re.MULTILINE)
 
     for name in ("one", "two"):
-        found = terminals.await_seen(name, r"^seen finished: 12 of 12 trials")
+        found = terminals.await_seen(name, r"more trials: regrow resume seen --trials 22")
+        assert re.search(r"^seen finished: 12 of 12 trials", found, re.MULTILINE)
         assert re.search(r"^best: trial \d+, score \S+ at step \d", found, re.MULTILINE)
         assert re.search(r"  # its checkpoint: \S+/\.regrow/seen/manifests/\S+\.json  # its files: ", found.replace("\n", ""))
         assert "look at it: regrow show seen, regrow report seen, regrow ui seen" in found
-        assert "more trials: regrow resume seen --trials 22" in found
         assert "━" not in found, "the picture is gone when it is over"
     terminals.tmux("send-keys", "-t", "two", "echo code=$?", "Enter")
     terminals.await_seen("two", r"^code=0$")

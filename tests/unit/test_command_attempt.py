@@ -332,8 +332,9 @@ def test_lines_that_ran_ahead_of_a_decision_do_not_count(desk: Desk) -> None:
     assert rows(office, 1) == [(1, 0.0)]
 
 
-def test_a_sigterm_for_the_whole_machine_is_no_fault_of_the_program(desk: Desk) -> None:
+def test_a_sigterm_for_the_whole_machine_is_no_fault_of_the_program(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program dies of it before the attempt hears of the notice."""
+    monkeypatch.setattr(command, "NOTICE_SECONDS", 60.0)  # the notice comes as soon as the program is gone
     office = desk.office("""
         import os, regrow as rg
         rg.report({"score": 1})

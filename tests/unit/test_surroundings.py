@@ -56,7 +56,8 @@ def test_as_many_files_as_the_system_allows() -> None:
 
 def test_the_embedded_prefect_server_starts_where_few_files_may_be_open(tmp_path: Path) -> None:
     code = (
-        "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (256, 256));"
+        "import fcntl, resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (256, 256));"
+        "user = open(sys.argv[1], 'w'); fcntl.flock(user, fcntl.LOCK_SH);"  # without a user, it may end before it has printed
         "from pathlib import Path; from regrow.infra.prefect_process import Tenancy; Tenancy(Path(sys.argv[1])); print('held')"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "users"], capture_output=True, text=True, check=False)
