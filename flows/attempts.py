@@ -1,192 +1,373 @@
-"""The driver's hands: submits attempts as Prefect task runs on Ray, and says what became of those that end without a word."""
+"""The attempts under way: each trial is one Prefect task run, a coroutine of this process, and its attempts run on Ray.
+
+Prefect's engine runs the task here. Its body hands an attempt to the executor and awaits it; an attempt that is lost raises, and
+Prefect's own retry runs the body again, which waits for the next attempt. Whether there is to be one the experiment's log says.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Self
 from uuid import UUID
 
 import httpx
 import ray
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.exceptions import ObjectNotFound
-from prefect.states import AwaitingRetry, Cancelled, Completed, Failed
+from prefect import get_client, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, StateDetails, TaskRun
+from prefect.exceptions import Abort, ObjectNotFound
+from prefect.states import AwaitingRetry, Cancelled, Completed, Failed, Pending
+from prefect.tasks import Task
 
-from regrow.infra.joining import TRIAL_ENV
-from regrow.infra.nodes import Nodes
+from regrow.infra.prefect_private import Labels, emit_state
 from regrow.infra.prefect_server import answers
-from regrow.infra.task_runner import TrialTaskRunner
-from regrow.infra.task_runs import await_retry, mend, settle, unfinished
-from regrow.search.events import Cause
-from regrow.search.history import History
-from regrow.search.lifecycle import TrialState
-from regrow.search.spec_parts import Resources
+from regrow.infra.run_logs import RunLogs
+from regrow.infra.task_runner import OffloadTaskRunner
+from regrow.tasks.attempt import Finished
+from regrow.tasks.executor import AttemptLost, Carried, Executor
 from regrow.tasks.messages import Assignment
 from regrow.tasks.names import settings, task_name, task_run_id, task_tags
-from regrow.tasks.run_trial import run_trial
-from regrow.tasks.traces import one_line
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+MOST_RETRIES = 1_000_000
+"""Prefect's count is no limit: how often a trial is tried again is decided by the experiment's log (`max_failures`)."""
+END_SECONDS = 10.0
+"""How long the end of a session waits for attempts that have told their end and have not returned yet."""
+
+
+class TriedAgain(Exception):
+    """An attempt ended, or was lost, and its trial is to have another: for Prefect's engine, which retries the task run."""
+
+
+def _is_tried_again(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    return isinstance(state.data, TriedAgain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
-    """A task run that ended: the lease that it was submitted with, and what to call its loss if it did not report one."""
+class _Order:
+    """An attempt to be made."""
 
-    task_run: str
-    trial: int
-    attempt: int
-    cause: Cause
-    message: str
+    assignment: Assignment
+    avoid: Sequence[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class _TrialRun:
+    """The task run of a trial. Touched in the runner's loop alone."""
+
+    id: UUID
+    orders: deque[_Order] = field(default_factory=deque)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there is an order, or when no more come."""
+    task_run: TaskRun | None = None
+    """As Prefect has it; None until it begins."""
+    ended: Future[State[Any]] | None = None
+    """The end of the engine that runs it; None while none does."""
+    attempt: int = 0
+    """The attempt under way, 0 for none."""
+    handle: Any = None
+    lost: asyncio.Future[None] | None = None
+    """Raises AttemptLost when nobody waits for the attempt any longer."""
 
 
 class Attempts:
-    """The attempts that this driver submitted and that have not ended. `shared` goes to every task run."""
+    """What this session submits, as task runs of its flow run. A context manager: what is left at its end is abandoned."""
 
     def __init__(
-        self, *, runner: TrialTaskRunner, client: SyncPrefectClient, flow_run_id: UUID, experiment_id: str, resources: Resources,
-        nodes: Nodes, shared: dict[str, Any],
+        self, *, runner: OffloadTaskRunner, executor: Executor, coordinator: Any, flow_run_id: UUID, experiment_id: str,
+        logs: RunLogs,
     ) -> None:
-        self._nodes = nodes
-        self._runner, self._client, self._shared = runner, client, shared
+        self._runner, self._executor, self._coordinator, self._logs = runner, executor, coordinator, logs
         self._flow_run_id, self._experiment_id = flow_run_id, experiment_id
-        self._resources = resources
-        self.wanted = resources.wanted()
-        """What an attempt of one slot needs, for slots_for and its kin."""
         self._submitted: set[tuple[int, int]] = set()
-        self._task_runs: set[UUID] = set()
-        self.running: dict[Any, tuple[UUID, Assignment]] = {}
-        """Ray's reference of each task run under way."""
+        self._runs: dict[int, _TrialRun] = {}
+        self._closed = False
+        self._aborted: asyncio.Event | None = None
+        self._under_way: set[Future[State[Any]]] = set()
+        self._lock = threading.Lock()
+        self.task = task(
+            name="trial", retries=MOST_RETRIES, retry_condition_fn=_is_tried_again, persist_result=False, cache_policy=NO_CACHE,
+        )(self._trial)
+        """The Prefect task of a trial."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Task runs that have not ended stay as they are: another session, or another driver, goes on with them."""
+        self._runner.call(self._abort)
+        with self._lock:
+            left = set(self._under_way)
+        wait(left, timeout=END_SECONDS)
 
     def submit(self, assignment: Assignment, *, avoid: Sequence[str] = ()) -> None:
         """Submits an attempt, once, rather not to the nodes `avoid`. A further attempt of a trial is its task run's retry."""
         lease = assignment.trial, assignment.attempt
-        if lease in self._submitted:
-            return
-        self._submitted.add(lease)
-        run_id = task_run_id(self._experiment_id, assignment.trial)
-        previous = None
-        if assignment.attempt > 1:
-            previous = self._previous(run_id, assignment)
-        wanted = self._resources.wanted(assignment.width)
-        selector = self._nodes.selector(wanted, avoid_spot=assignment.avoid_spot, avoid=avoid)
-        options = {**_options(self._resources, assignment.width), "label_selector": selector}
-        ref = self._runner.submit_run(
-            run_trial, {**self._shared, "assignment": assignment}, task_run_id=run_id, name=task_name(assignment.trial),
-            tags=task_tags(assignment.trial, assignment.attempt), message=settings(assignment.config),
-            previous=previous, options=options,
-        )
-        self._task_runs.add(run_id)
-        self.running[ref] = run_id, assignment
-
-    def _previous(self, run_id: UUID, assignment: Assignment) -> TaskRun | None:
-        """The task run of earlier attempts, told to wait for this one; None if Prefect has none (they shared another's)."""
-        patience = 10.0 if run_id in self._task_runs else 0.0
-        if not answers(str(self._client.api_url), 0.0):
-            return self._as_it_would_be(run_id, assignment)
-        try:
-            return await_retry(
-                self._client, run_id, assignment.story,
-                attempts=assignment.attempt - 1, seconds=patience,
-            )
-        except ObjectNotFound:
-            return None
-        except httpx.HTTPError:
-            return self._as_it_would_be(run_id, assignment)
-
-    def _as_it_would_be(self, run_id: UUID, assignment: Assignment) -> TaskRun:
-        """The task run, waiting for this attempt, as Prefect would have it were its server not away."""
-        state: State[Any] = AwaitingRetry(message=assignment.story)
-        return TaskRun(
-            id=run_id, name=task_name(assignment.trial), flow_run_id=self._flow_run_id, task_key=run_trial.task_key,
-            dynamic_key=str(run_id), run_count=assignment.attempt - 1, state=state, state_id=state.id, state_type=state.type,
-            state_name=state.name,
-        )
-
-    def finished(self, ref: Any) -> Gone:
-        """Takes an ended task run out. What it says counts only if the attempt itself did not tell how it ended."""
-        run_id, assignment = self.running.pop(ref)
-        cause: Cause = "infrastructure"
-        try:
-            message = f"its task run ended without telling how: {ray.get(ref)}"
-        except ray.exceptions.OutOfMemoryError:
-            message = "the worker was killed: out of memory"
-        except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
-            cause, message = "preempted", "the node was lost"
-        except ray.exceptions.WorkerCrashedError:
-            message = "the worker process was killed"
-        except ray.exceptions.RayError as error:
-            message = f"its worker could not run it: {last_line(error)}"
-        return Gone(
-            task_run=str(run_id), trial=assignment.trial, attempt=assignment.attempt, cause=cause, message=message
-        )
+        if lease not in self._submitted:
+            self._submitted.add(lease)
+            self._runner.call(self._hand_over, _Order(assignment=assignment, avoid=avoid))
 
     def forget(self, trial: int, attempt: int) -> None:
         """Waits no longer for an attempt that was given up; kills it, if it can be reached."""
-        for ref, (_, assignment) in list(self.running.items()):
-            if (assignment.trial, assignment.attempt) == (trial, attempt):
-                del self.running[ref]
-                ray.cancel(ref, force=True)
+        self._runner.call(self._forget, trial, attempt)
 
-    def cancel(self) -> None:
+    def kill(self) -> None:
         """Kills what still runs."""
-        for ref in self.running:
-            ray.cancel(ref, force=True)
+        self._runner.call(self._kill)
 
-    def settle(self, history: History) -> None:
-        """Waits, within bounds, until Prefect has seen the end of every task run, and tells it of those that it missed."""
-        if self.running:
-            ray.wait(list(self.running), num_returns=len(self.running), timeout=10.0)
-        left = settle(self._client, self._flow_run_id, self._task_runs)
-        trials = {task_run_id(self._experiment_id, trial.number): trial for trial in history.trials}
-        # A trial may have ended, by the log, under a driver that was killed before Prefect heard of it, or of it at all.
-        earlier = {
-            run_id for run_id, trial in trials.items()
-            if run_id not in self._task_runs and trial.state.final and any(a.task_run == str(run_id) for a in trial.attempts)
-        }
-        left |= unfinished(self._client, earlier)
-        # One that was given up while it was paused is left in that state by its last attempt.
-        left |= {
-            run_id for run_id, trial in trials.items()
-            if trial.state is TrialState.STOPPED and trial.attempts[-1].outcome == "paused"
-            and any(a.task_run == str(run_id) for a in trial.attempts)
-        }
-        ended = {
-            run_id: (task_name(trials[run_id].number), state)
-            for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None
-        }
-        mend(self._client, self._flow_run_id, run_trial, ended)
+    def close(self) -> set[UUID]:
+        """Waits, within bounds, for the end of all task runs; nothing is submitted any more. Ids of those that there were."""
+        self._runner.call(self._close)
+        done = threading.Event()
+        self._runner.call(done.set)  # after that all that was submitted has begun
+        done.wait(END_SECONDS)
+        with self._lock:
+            left = set(self._under_way)
+        _, hanging = wait(left, timeout=END_SECONDS)
+        if hanging:  # on nodes that are cut off, say: their attempts' ends are in the log
+            self._runner.call(self._give_up)
+            wait(hanging, timeout=END_SECONDS)
+        return {run.id for run in list(self._runs.values())}
+
+    # ---- in the runner's loop --------------------------------------------------------------------------------------
+
+    def _hand_over(self, order: _Order) -> None:
+        trial = order.assignment.trial
+        run = self._runs.setdefault(trial, _TrialRun(id=task_run_id(self._experiment_id, trial)))
+        run.orders.append(order)
+        run.changed.set()
+        if run.ended is None:
+            self._engage(run, order.assignment)
+
+    def _engage(self, run: _TrialRun, assignment: Assignment) -> None:
+        """Has Prefect's engine run a trial's task run, from where it is."""
+        run.ended = Future()
+        with self._lock:
+            self._under_way.add(run.ended)
+        asyncio.get_running_loop().create_task(self._engaged(run, assignment))
+
+    async def _engaged(self, run: _TrialRun, assignment: Assignment) -> None:
+        ended = run.ended
+        assert ended is not None
+        try:
+            run.task_run = await self._prepared(run, assignment)
+            state = await asyncio.wrap_future(
+                self._runner.run(self.task, {"trial": assignment.trial}, task_run=run.task_run)
+            )
+            ended.set_result(state)
+        except BaseException as error:
+            ended.set_exception(error)
+            if not isinstance(error, Abort | asyncio.CancelledError):
+                logging.getLogger("regrow").warning("the task run of trial %d failed", assignment.trial, exc_info=True)
+        finally:
+            run.ended = None
+            with self._lock:
+                self._under_way.discard(ended)
+            if run.orders and not self._closed:  # it came while the engine was ending
+                self._engage(run, run.orders[0].assignment)
+
+    async def _prepared(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
+        """The task run in the state that it begins, or goes on, in; the server is told."""
+        task_run = run.task_run
+        if task_run is None and assignment.attempt > 1:
+            task_run = await self._left(run, assignment)
+        if task_run is None:
+            details = StateDetails(task_run_id=run.id, flow_run_id=self._flow_run_id)
+            before: State[Any] | None = None
+            state: State[Any] = Pending(message=settings(assignment.config), state_details=details)
+            task_run = self._new(run, assignment)
+        else:
+            before = task_run.state
+            state = AwaitingRetry(message=assignment.story)
+        task_run.state, task_run.state_id = state, state.id
+        task_run.state_type, task_run.state_name = state.type, state.name
+        task_run.tags = Labels(_tags(task_run.tags, task_tags(assignment.trial, assignment.attempt)))
+        emit_state(task_run, before)
+        return task_run
+
+    async def _left(self, run: _TrialRun, assignment: Assignment) -> TaskRun | None:
+        """The task run that an earlier session left; None if Prefect has none (the attempt shared another's)."""
+        client = get_client()  # the loop's
+        if await asyncio.to_thread(answers, str(client.api_url), 0.0):
+            try:
+                left = await client.read_task_run(run.id)
+            except ObjectNotFound:
+                return None
+            except httpx.HTTPError:
+                pass
+            else:
+                left.run_count = assignment.attempt - 1  # the server may not have counted the last
+                return left
+        # As it would be, were the server not away.
+        left = self._new(run, assignment)
+        left.run_count = assignment.attempt - 1
+        return left
+
+    def _new(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
+        return TaskRun(
+            id=run.id, name=task_name(assignment.trial), flow_run_id=self._flow_run_id, task_key=self.task.task_key,
+            dynamic_key=str(run.id), task_version=self.task.version,
+        )
+
+    async def _trial(self, trial: int) -> State[Any]:
+        """The body of the task: one attempt. Raises TriedAgain if the trial is to have another."""
+        run = self._runs[trial]
+        order = await self._until(self._next(run))
+        if order is None:
+            return Cancelled(name="Paused", message="goes on with the experiment")
+        lease, name = (trial, order.assignment.attempt), str(run.id)
+        assert run.task_run is not None
+        run.task_run.tags = Labels(_tags(run.task_run.tags, task_tags(*lease)))
+        if order.assignment.story:
+            self._logs.say(name, f"trial {trial}, attempt {lease[1]}: {order.assignment.story}")
+        carried: Carried | None = None
+        cause, message = "infrastructure", "its task run ended without telling how"  # counts only if nothing else was told
+        try:
+            carried = await self._until(self._outcome(run, order))
+        except AttemptLost as lost:
+            cause, message = lost.cause, lost.message
+        finally:
+            run.attempt, run.handle, run.lost = 0, None, None
+        goes_on = await self._until(self._asked(self._coordinator.lost.remote(name, *lease, cause, message)))
+        if carried is None or carried.fenced:
+            if goes_on:
+                raise TriedAgain(message)
+            return Failed(message=f"trial {trial}, attempt {lease[1]}: {message}")
+        self._tell(run, carried)
+        if goes_on and len(carried.finished) == 1 and carried.finished[0].ended.outcome in ("failed", "preempted"):
+            raise TriedAgain(_line(carried.finished[0]))
+        return _state(carried.finished)
+
+    async def _next(self, run: _TrialRun) -> _Order | None:
+        """The next attempt to make; None if there is none in this session."""
+        while not run.orders:
+            if self._closed:
+                return None
+            run.changed.clear()
+            await run.changed.wait()
+        return run.orders.popleft()
+
+    async def _outcome(self, run: _TrialRun, order: _Order) -> Carried:
+        """Makes an attempt. Raises AttemptLost, also when it was given up."""
+        run.handle = self._executor.submit(order.assignment, task_run=str(run.id), avoid=order.avoid)
+        run.attempt, run.lost = order.assignment.attempt, asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[Carried] = asyncio.ensure_future(self._executor.outcome(run.handle))
+        try:
+            await asyncio.wait((outcome, run.lost), return_when=asyncio.FIRST_COMPLETED)
+            if outcome.done():
+                return outcome.result()
+            run.lost.result()
+            raise AssertionError("a future that is done and raises nothing")
+        finally:
+            outcome.cancel()
+
+    def _tell(self, run: _TrialRun, carried: Carried) -> None:
+        """Shows people what came of the attempts of a task run."""
+        name, done = str(run.id), carried.finished
+        for line in carried.lines:
+            self._logs.add(name, line)
+        assert run.task_run is not None
+        for finished in done:
+            ended = finished.ended
+            if ended.trace:
+                self._logs.say(name, f"trial {ended.trial} failed\n{ended.trace}", level=logging.ERROR)
+            if len(done) > 1:
+                self._logs.say(name, _line(finished))
+                run.task_run.tags = Labels([*list.copy(run.task_run.tags), *task_tags(ended.trial, ended.attempt)[:1]])
+        if len(done) > 1:
+            run.task_run.name = f"{task_name(done[0].ended.trial)} and {len(done) - 1} more"
+        run.task_run.tags = Labels(_tags(run.task_run.tags, carried.labels))
+
+    async def _asked(self, answer: Awaitable[Any]) -> Any:
+        """What the coordinator answers; where the cluster is lost with it, nothing ever: the session ends then."""
+        try:
+            return await answer
+        except ray.exceptions.RayError:
+            await asyncio.Event().wait()
+
+    async def _until(self, awaitable: Awaitable[Any]) -> Any:
+        """The result, or Abort once the session is over: Prefect's engine then says nothing more of the task run."""
+        if self._aborted is None:
+            self._aborted = asyncio.Event()
+        result: asyncio.Future[Any] = asyncio.ensure_future(awaitable)
+        aborted: asyncio.Future[Any] = asyncio.ensure_future(self._aborted.wait())
+        try:
+            await asyncio.wait({result, aborted}, return_when=asyncio.FIRST_COMPLETED)
+            if not result.done():
+                raise Abort("the session is over")
+            return result.result()
+        finally:
+            result.cancel()
+            aborted.cancel()
+
+    def _abort(self) -> None:
+        self._closed = True
+        if self._aborted is None:
+            self._aborted = asyncio.Event()
+        self._aborted.set()
+
+    def _close(self) -> None:
+        self._closed = True
+        for run in self._runs.values():
+            run.changed.set()
+
+    def _forget(self, trial: int, attempt: int) -> None:
+        if (run := self._runs.get(trial)) is not None and run.attempt == attempt:
+            self._lose(run, "it was given up")
+
+    def _kill(self) -> None:
+        for run in self._runs.values():
+            if run.attempt:
+                self._executor.cancel(run.handle)
+
+    def _give_up(self) -> None:
+        for run in self._runs.values():
+            if run.attempt:
+                self._lose(run, "it did not end with the experiment")
+
+    def _lose(self, run: _TrialRun, why: str) -> None:
+        self._executor.cancel(run.handle)
+        if run.lost is not None and not run.lost.done():
+            run.lost.set_exception(AttemptLost("preempted", why))
 
 
-def _options(resources: Resources, width: int) -> dict[str, Any]:
-    """What an attempt needs that has `width` slots' worth of resources, as Ray's options of a task."""
-    custom = {name: amount * width for name, amount in resources.custom.items()}
-    options: dict[str, Any] = {
-        "num_cpus": resources.cpu * width, "num_gpus": resources.gpu * width, "resources": custom, "runtime_env": dict(TRIAL_ENV),
-    }
-    if resources.memory:
-        options["memory"] = resources.memory * width
-    return options
+def _tags(present: list[str], new: Sequence[str]) -> list[str]:
+    """Those that a task run has, but for those of the same kind ("node:...") as a new one, and the new ones."""
+    kinds = {tag.partition(":")[0] for tag in new}
+    kept = [tag for tag in list.copy(present) if tag.partition(":")[0] not in kinds and tag != "spot"]
+    return sorted({*new, *kept})
 
 
-def last_line(error: Exception) -> str:
-    """What is left to say where a task failed outside of the trial: Ray's text is a whole traceback, with colours."""
-    lines = _COLOURS.sub("", str(error)).split("\n")
-    return one_line(next((line for line in reversed(lines) if line.strip()), type(error).__name__))
+def _line(finished: Finished) -> str:
+    """What became of an attempt, and how it began: its task run shows nothing else of that."""
+    ended = finished.ended
+    why = f": {ended.message}" if ended.message else ""
+    attempt = f"attempt {ended.attempt}" if ended.attempt > 1 else ""
+    start = f"from the checkpoint of step {finished.restored}" if finished.restored else ""
+    how = f" ({', '.join(filter(None, (attempt, start)))})" if attempt or start else ""
+    return f"trial {ended.trial} {ended.outcome} at step {ended.step}{how}{why}"
 
 
-def _ending(state: TrialState) -> State[Any] | None:
-    match state:
-        case TrialState.DONE:
-            return Completed(message="as the experiment's log has it")
-        case TrialState.STOPPED:
-            return Completed(name="Stopped", message="as the experiment's log has it")
-        case TrialState.FAILED:
-            return Failed(message="as the experiment's log has it")
-        case TrialState.PAUSED | TrialState.LOST:
-            return Cancelled(name="Paused", message="as the experiment's log has it")
+def _state(done: Sequence[Finished]) -> State[object]:
+    if len(done) > 1:
+        failed = [f for f in done if f.ended.outcome == "failed"]
+        if failed:
+            return Failed(message=f"{len(failed)} of {len(done)} trials failed; {_line(failed[0])}")
+        return Completed(message=f"{len(done)} short trials: {sum(f.ended.outcome == 'done' for f in done)} done")
+    told = _line(done[0])
+    match done[0].ended.outcome:
+        case "failed":
+            return Failed(message=told)
+        case "paused":
+            return Cancelled(name="Paused", message=told)
+        case "preempted":
+            return Cancelled(name="Preempted", message=told)
+        case "stopped":
+            return Completed(name="Stopped", message=told)
         case _:
-            return None
+            return Completed(message=told)

@@ -36,6 +36,7 @@ from regrow.flows.attempts import Attempts
 from regrow.flows.ending import cut_short
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.present import PICTURES, publish
+from regrow.flows.settling import settled
 from regrow.flows.stopping import stop_requests
 from regrow.flows.telling import told
 from regrow.infra import cluster, obituary
@@ -44,18 +45,19 @@ from regrow.infra.collection import collect
 from regrow.infra.coordinator import Instructions
 from regrow.infra.coordinator_actor import RayDesk, start_coordinator
 from regrow.infra.environment import collected
+from regrow.infra.executor import RayExecutor, Shared
 from regrow.infra.experiments import Prepared, prepare
-from regrow.infra.host import RayHost
 from regrow.infra.joining import joined, slots, widest
 from regrow.infra.nodes import Nodes
 from regrow.infra.places import Places, replay
 from regrow.infra.prefect_server import answers
 from regrow.infra.presence import present
 from regrow.infra.recorder import RayRecords, start_recorder
+from regrow.infra.run_logs import RunLogs
 from regrow.infra.sources import code_changed
 from regrow.infra.spare import spares
 from regrow.infra.specfile import read_spec
-from regrow.infra.task_runner import TrialTaskRunner
+from regrow.infra.task_runner import OffloadTaskRunner
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.spec import Spec
@@ -89,7 +91,7 @@ _GOES_ON: ContextVar[UUID | None] = ContextVar("_GOES_ON", default=None)
 """The flow run that is about to be retried on another cluster."""
 
 
-@flow(name="regrow", flow_run_name="{name}", task_runner=TrialTaskRunner(), persist_result=False)
+@flow(name="regrow", flow_run_name="{name}", task_runner=OffloadTaskRunner(), persist_result=False)  # type: ignore[arg-type]  # its futures are of one kind
 def run(
     name: str,
     spec: dict[str, Any] | str | None = None,
@@ -113,13 +115,12 @@ def run(
     prepared = prepare(Places.at(state).writable(), name, parsed, trials=trials, code=code, retry_failed=retry_failed)
     for line in prepared.changes:
         _announce(line)
-    api_url = get_current_settings().api.url
-    if api_url is None:
+    if get_current_settings().api.url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
     with prepared.places.held(name), interrupts() as asked:
         asked.heed()
         if asked.begun is None:  # else it has begun since the cluster before this one was lost
-            with joined(prepared.spec, api_url) as ray_cluster:
+            with joined(prepared.spec) as ray_cluster:
                 try:
                     with obituary.provided(prepared.places, name):
                         return _state(*_sitting(prepared, ray_cluster, asked, retry_failed=retry_failed))
@@ -194,8 +195,8 @@ def _sitting(
 ) -> tuple[Status, History]:
     """One sitting: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or not isinstance(context.task_runner, TrialTaskRunner):
-        raise RuntimeError("the flow `run` runs on a TrialTaskRunner")
+    if context is None or context.flow_run is None or not isinstance(context.task_runner, OffloadTaskRunner):
+        raise RuntimeError("the flow `run` runs on a OffloadTaskRunner")
     spec, places, store = prepared.spec, prepared.places, prepared.store
     environment = collected(prepared.folder, spec.program)
     if prepared.before is not None and (line := code_changed(prepared.before, environment)):
@@ -215,41 +216,54 @@ def _sitting(
         spec, folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code
     )
     watch, nodes = WATCH.get(), Nodes()
+    shared = Shared(job=job, desk=RayDesk(coordinator), store=store, records=records)
     with (
         get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
         told(coordinator, client, context.flow_run.id),
     ):
+        logs = RunLogs(client, context.flow_run.id)
         attempts = Attempts(
-            runner=context.task_runner, client=client, flow_run_id=context.flow_run.id,
-            experiment_id=experiment_id, resources=spec.resources, nodes=nodes,
-            shared={"job": job, "desk": RayDesk(coordinator), "store": store, "host": RayHost(), "records": records},
+            runner=context.task_runner, executor=RayExecutor(shared, spec.resources, nodes), coordinator=coordinator,
+            flow_run_id=context.flow_run.id, experiment_id=experiment_id, logs=logs,
         )
         signs = present(store) if places.remote else nullcontext()
-        with signs, stop_requests(store, asked), spares(nodes, attempts.wanted):
-            status = _Loop(coordinator, attempts, nodes, asked).run()
-        last = cluster.get(coordinator.farewell.remote())
-        drawn = recorder.pictures.remote(list(PICTURES))
-        trouble = _drained(recorder, last, asked)
-        for line in cluster.get(recorder.remarks.remote()):
-            _announce(line)
-        if trouble:
-            _announce(f"MLflow does not have everything yet: {trouble} `{places.command('resume', spec.name)}` catches up.")
-        history = patiently(lambda: replay(store, spec.name), say=_announce, seconds=min(STORE_SECONDS, asked.left))
-        try:
-            collect(store, history)
-        except StoreError as error:
-            _announce(f"Some checkpoints that nobody needs were not deleted, the next sitting will: {error}")
-        try:
-            if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
-                attempts.settle(history)
-                publish(client, context.flow_run.id, history, places, _pictures(drawn))
-            else:
-                _announce("The Prefect server is away and does not have everything; the experiment's log does.")
-        except Exception as error:  # noqa: BLE001 - a view of what is in the log: no reason to fail at the very end
-            _announce(f"The Prefect server does not have everything; the experiment's log does: {error}")
+        wanted = spec.resources.wanted()
+        with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
+            with signs, stop_requests(store, asked), spares(nodes, wanted):
+                status = _Loop(coordinator, attempts, nodes, asked).run()
+            history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
+
+
+def _finished(
+    prepared: Prepared, flow_run_id: UUID, coordinator: Any, recorder: Any, client: SyncPrefectClient, attempts: Attempts,
+    asked: Interrupts,
+) -> History:
+    """Has everybody record what the closed log says; returns it. What could not be recorded is announced."""
+    spec, places = prepared.spec, prepared.places
+    last = cluster.get(coordinator.farewell.remote())
+    drawn = recorder.pictures.remote(list(PICTURES))
+    trouble = _drained(recorder, last, asked)
+    for line in cluster.get(recorder.remarks.remote()):
+        _announce(line)
+    if trouble:
+        _announce(f"MLflow does not have everything yet: {trouble} `{places.command('resume', spec.name)}` catches up.")
+    history = patiently(lambda: replay(prepared.store, spec.name), say=_announce, seconds=min(STORE_SECONDS, asked.left))
+    try:
+        collect(prepared.store, history)
+    except StoreError as error:
+        _announce(f"Some checkpoints that nobody needs were not deleted, the next sitting will: {error}")
+    try:
+        if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
+            settled(client, flow_run_id, attempts, history)
+            publish(client, flow_run_id, history, places, _pictures(drawn))
+        else:
+            _announce("The Prefect server is away and does not have everything; the experiment's log does.")
+    except Exception as error:  # noqa: BLE001 - a view of what is in the log: no reason to fail at the very end
+        _announce(f"The Prefect server does not have everything; the experiment's log does: {error}")
+    return history
 
 
 def _drained(recorder: Any, last: int, asked: Interrupts) -> str | None:
@@ -298,21 +312,15 @@ class _Loop:
         """How the sitting ended."""
         poll = self._coordinator.instructions.remote(POLL_SECONDS)
         while True:
-            ready, _ = ray.wait([poll, *self._attempts.running], num_returns=1, timeout=POLL_SECONDS)
+            ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
             cluster.alarm()
             self._heed()
             self._look_at_nodes()
-            for ref in ready:
-                if ref == poll:
-                    instructions: Instructions = cluster.get(poll)
-                    if (status := self._carry_out(instructions)) is not None:
-                        return status
-                    poll = self._coordinator.instructions.remote(POLL_SECONDS)
-                elif ref in self._attempts.running:
-                    lost = self._attempts.finished(ref)
-                    cluster.get(
-                        self._coordinator.lost.remote(lost.task_run, lost.trial, lost.attempt, lost.cause, lost.message)
-                    )
+            if ready:
+                instructions: Instructions = cluster.get(poll)
+                if (status := self._carry_out(instructions)) is not None:
+                    return status
+                poll = self._coordinator.instructions.remote(POLL_SECONDS)
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
         for lease in instructions.forget:
@@ -340,7 +348,7 @@ class _Loop:
             raise cluster.given_up("it was told to end, too")
         if self._asked.urgent and not self._abandoned:
             self._abandoned = True
-            self._attempts.cancel()
+            self._attempts.kill()
             cluster.get(self._coordinator.abandon.remote("did not end in time after the interruption"))
 
     def _look_at_nodes(self) -> None:

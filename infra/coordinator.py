@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,13 +32,15 @@ from regrow.search.events import (
 from regrow.search.history import Attempt
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
-from regrow.tasks.messages import Assignment, Order, Progress
+from regrow.tasks.messages import Assignment, LogLine, Order, Progress
 from regrow.tasks.ports import Store
 
 LOOK_SECONDS = 5.0
 """Between two looks at whether another writer took the log over, while there is nothing to write."""
 POLL_SECONDS = 0.5
 """For how long the driver waits for instructions at least when the store is slow."""
+MOST_LINES = 5_000
+"""Lines that trials print and that wait for the driver; beyond, the oldest are let go. All of them are in the state."""
 FENCED = Order(reason="fenced", why="the lease is not held any more")
 
 
@@ -90,6 +93,7 @@ class Coordinator:
         self._troubles: dict[tuple[int, int], str] = {}
         """Why attempts cannot save their checkpoints at present."""
         self._forget: list[tuple[int, int]] = []
+        self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
         self._looked = monotonic()
         self._looking: asyncio.Task[None] | None = None
 
@@ -120,6 +124,10 @@ class Coordinator:
             except Superseded:
                 return FENCED
         return answer
+
+    async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """Keeps what the attempts of a task run print until the driver takes it."""
+        self._lines += [(task_run, line) for line in lines]
 
     def _troubled(self, progress: Progress) -> None:
         lease = progress.trial, progress.attempt
@@ -242,8 +250,16 @@ class Coordinator:
             superseded=ledger.superseded,
         )
 
-    async def lost(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> None:
-        """A task run is gone without having said so: whatever attempt it carried is lost."""
+    async def lines(self) -> list[tuple[str, LogLine]]:
+        """What trials have printed since the last call: task runs and lines."""
+        found = list(self._lines)
+        self._lines.clear()
+        return found
+
+    async def lost(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> bool:
+        """A task run carries nothing any more: what it carried and nobody ended is lost. Whether its trial is to have another
+        attempt.
+        """
         self._start()
         history = self._ledger.history
         carried = [lease for lease, carrier in self._carriers.items() if carrier == task_run]
@@ -259,6 +275,7 @@ class Coordinator:
         for lease in sorted({*own, *carried, *held}):
             self._bury(*lease, cause=cause, message=message)
         await self._settled()
+        return not history.trials[trial].state.final
 
     async def doom(self, node_id: str, why: str) -> None:
         """A node is about to go away: its attempts are told to save a checkpoint and leave."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
 
 from regrow.infra.claim import Opening
 from regrow.infra.coordinator import Coordinator
-from regrow.tasks.messages import DeskGone, Order, Progress
+from regrow.tasks.messages import DeskGone, LogLine, Order, Progress
 from regrow.tasks.ports import Store
 
 
 class RayDesk:
-    """The coordinator as an attempt sees it: the Desk port over an actor handle."""
+    """The coordinator as a worker sees it: the ports Desk and Viewers over an actor handle."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -28,6 +30,11 @@ class RayDesk:
         except ray.exceptions.RayError as error:
             raise DeskGone(str(error)) from error
         return order
+
+    def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """See Viewers."""
+        with suppress(ray.exceptions.RayError):
+            self._actor.show.remote(task_run, lines)
 
 
 def driver_name() -> str:

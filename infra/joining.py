@@ -10,8 +10,6 @@ from typing import Any
 
 from regrow.infra import cluster, machine
 from regrow.infra.experiments import make_importable
-from regrow.infra.prefect_server import CLIENT_ENVIRONMENT
-from regrow.infra.quiet import QUIET
 from regrow.search import samplers
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
@@ -20,20 +18,19 @@ TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
 """The runtime environment of trials. Ray keeps its worker processes apart from those of other tasks and actors: so the
 processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
 
-TRIAL_MODULES = ("regrow.tasks.run_trial", "regrow.infra.coordinator_actor", "regrow.infra.task_runner")
+TRIAL_MODULES = ("regrow.infra.executor",)
 
 
 @contextmanager
-def joined(spec: Spec, api_url: str) -> Iterator[cluster.Cluster]:
+def joined(spec: Spec) -> Iterator[cluster.Cluster]:
     """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays."""
     import ray
 
     before = ray.is_initialized()
-    env = {**CLIENT_ENVIRONMENT, "PREFECT_API_URL": api_url, **QUIET, **environment(spec)}
     remote = bool(os.environ.get("RAY_ADDRESS")) and spec.working_dir is not None
     shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]} if remote else None
     try:
-        yield cluster.connect(env=env, runtime_env=shipped)
+        yield cluster.connect(env=environment(spec), runtime_env=shipped)
     finally:
         if not before:
             cluster.disconnect()

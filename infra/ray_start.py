@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,7 +28,8 @@ def as_we_want(*, local: bool) -> Iterator[None]:
     quiet = {} if _LEVEL in os.environ else {_LEVEL: "fatal"}
     with _sigterm_kept(), _silent(), _without_a_word_of(_LEVEL), within(quiet):
         if local:
-            with _lean(), _apart(quiet):
+            # Workers have nothing to do with Prefect: neither its address nor its key is theirs.
+            with _lean(), _apart({*quiet, *(name for name in os.environ if name.startswith("PREFECT_"))}):
                 yield
         else:
             yield
@@ -104,7 +105,7 @@ def _lean() -> Iterator[None]:
 
 
 @contextmanager
-def _apart(own: Mapping[str, str]) -> Iterator[None]:
+def _apart(own: Collection[str]) -> Iterator[None]:
     """Start the cluster's processes in sessions of their own, without the variables `own`, which are this process's.
 
     What ends the driver's process group (Ctrl-C, `timeout`, a closed terminal) is for the driver, which needs its cluster

@@ -23,7 +23,7 @@ from functools import cache
 from typing import IO, Any, Literal
 
 from regrow.tasks.forking import renewed
-from regrow.tasks.logs import Say, is_taken, told_records
+from regrow.tasks.logs import LogRelay, is_taken, told_records
 from regrow.tasks.output import KEEPER, Line
 from regrow.tasks.ports import Store
 
@@ -308,8 +308,8 @@ CAPTURE = Capture()
 
 
 @contextmanager
-def kept_output(store: Store, trial: int, attempt: int, say: Say) -> Iterator[None]:
-    """Keeps what is printed and logged within the block as an attempt's output; `say` is told what is printed, too.
+def kept_output(store: Store, trial: int, attempt: int, relay: LogRelay) -> Iterator[None]:
+    """Keeps what is printed and logged within the block as an attempt's output; `relay` is told it, too.
 
     The block lies in `CAPTURE.on()`. Its end waits for nothing; `KEEPER.finish` does.
     """
@@ -320,11 +320,13 @@ def kept_output(store: Store, trial: int, attempt: int, say: Say) -> Iterator[No
         if output.full:
             return False
         line = Line(t=t, stream=stream, text=_clean(text))
-        say(stream, line.text, t)
+        relay.add(stream, line.text, t)
         return output.add(line)
 
     def logged(record: logging.LogRecord, text: str) -> None:
-        output.add(Line(t=record.created, stream="log", text=_clean(text), level=record.levelname, logger=record.name))
+        line = Line(t=record.created, stream="log", text=_clean(text), level=record.levelname, logger=record.name)
+        relay.add(record.name, line.text, record.created, record.levelno)
+        output.add(line)
 
     try:
         with CAPTURE.told(printed), told_records(logged):

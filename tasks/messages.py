@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -136,11 +136,31 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return self.reason in ("paused", "preempted")
 
 
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a trial printed or logged. `source`: a logger's name, or "stdout", "stderr"; `level`: as in `logging`.
+
+    `t`: seconds since the epoch.
+    """
+
+    source: str
+    level: int
+    text: str
+    t: float
+
+
 class Desk(Protocol):
     """Where an attempt reports: the coordinator, seen from a worker."""
 
     def tell(self, progress: Progress) -> Order:
         """Delivers news; returns once they are durable. Raises DeskGone when nobody answers any more."""
+        ...
+
+
+class Viewers(Protocol):
+    """People who look at a running experiment, seen from a worker."""
+
+    def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """Has them see what the attempts of a task run print. Waits for nothing and raises nothing; lines may be lost."""
         ...
 
 

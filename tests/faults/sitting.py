@@ -264,7 +264,7 @@ class Sitting:
     _io: Deferred = field(init=False)
     _coordinator: Coordinator = field(init=False)
     _poll: asyncio.Task[Instructions] | None = None
-    _calls: list[tuple[tuple[Any, ...], asyncio.Task[None]]] = field(default_factory=list)
+    _calls: list[tuple[tuple[Any, ...], asyncio.Task[bool]]] = field(default_factory=list)
     """Losses told to the coordinator and not acknowledged yet."""
     _news: bool = True
     _wishes: bool = False

@@ -1,0 +1,52 @@
+"""The end of a session for Prefect: every trial's task run shows there how it ended, by the experiment's log."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Completed, Failed
+
+from regrow.flows.attempts import Attempts
+from regrow.infra.task_runs import mend, settle, unfinished
+from regrow.search.history import History
+from regrow.search.lifecycle import TrialState
+from regrow.tasks.names import task_name, task_run_id
+
+_BY_THE_LOG = "as the experiment's log has it"
+
+
+def settled(client: SyncPrefectClient, flow_run_id: UUID, attempts: Attempts, history: History) -> None:
+    """Waits, within bounds, until Prefect has seen the end of every task run, and tells it of those that it missed."""
+    ours = attempts.close()
+    left = settle(client, flow_run_id, ours)
+    trials = {task_run_id(history.id, trial.number): trial for trial in history.trials}
+    had = {run_id for run_id, trial in trials.items() if any(a.task_run == str(run_id) for a in trial.attempts)}
+    # A trial may have ended, by the log, under a driver that was killed before Prefect heard of it, or of it at all.
+    left |= unfinished(client, {run_id for run_id in had - ours if trials[run_id].state.final})
+    # One that was given up while it was paused is left in that state by its last attempt.
+    left |= {
+        run_id for run_id in had
+        if trials[run_id].state is TrialState.STOPPED and trials[run_id].attempts[-1].outcome == "paused"
+    }
+    ended = {
+        run_id: (task_name(trials[run_id].number), state)
+        for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None
+    }
+    mend(client, flow_run_id, attempts.task, ended)
+
+
+def _ending(state: TrialState) -> State[Any] | None:
+    match state:
+        case TrialState.DONE:
+            return Completed(message=_BY_THE_LOG)
+        case TrialState.STOPPED:
+            return Completed(name="Stopped", message=_BY_THE_LOG)
+        case TrialState.FAILED:
+            return Failed(message=_BY_THE_LOG)
+        case TrialState.PAUSED | TrialState.LOST:
+            return Cancelled(name="Paused", message=_BY_THE_LOG)
+        case _:
+            return None
