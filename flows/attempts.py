@@ -22,7 +22,7 @@ from prefect import get_client, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, StateDetails, TaskRun
 from prefect.exceptions import Abort, ObjectNotFound
-from prefect.states import AwaitingRetry, Cancelled, Completed, Failed, Pending
+from prefect.states import AwaitingRetry, Cancelled, Completed, Failed, Pending, Running
 from prefect.tasks import Task
 
 from regrow.infra.prefect_private import Labels, emit_state
@@ -178,16 +178,12 @@ class Attempts:
             task_run = await self._left(run, assignment)
         if task_run is None:
             details = StateDetails(task_run_id=run.id, flow_run_id=self._flow_run_id)
-            before: State[Any] | None = None
             state: State[Any] = Pending(message=settings(assignment.config), state_details=details)
             task_run = self._new(run, assignment)
         else:
-            before = task_run.state
             state = AwaitingRetry(message=assignment.story)
-        task_run.state, task_run.state_id = state, state.id
-        task_run.state_type, task_run.state_name = state.type, state.name
         task_run.tags = Labels(_tags(task_run.tags, task_tags(assignment.trial, assignment.attempt)))
-        emit_state(task_run, before)
+        _set_state(task_run, state)
         return task_run
 
     async def _left(self, run: _TrialRun, assignment: Assignment) -> TaskRun | None:
@@ -225,6 +221,8 @@ class Attempts:
         run.task_run.tags = Labels(_tags(run.task_run.tags, task_tags(*lease)))
         if order.assignment.story:
             self._logs.say(name, f"trial {trial}, attempt {lease[1]}: {order.assignment.story}")
+            if run.task_run.state_name == "Retrying":  # until now it waited for its turn
+                _set_state(run.task_run, Running(message=order.assignment.story))
         carried: Carried | None = None
         cause, message = "infrastructure", "its task run ended without telling how"  # counts only if nothing else was told
         try:
@@ -334,6 +332,14 @@ class Attempts:
         self._executor.cancel(run.handle)
         if run.lost is not None and not run.lost.done():
             run.lost.set_exception(AttemptLost("preempted", why))
+
+
+def _set_state(task_run: TaskRun, state: State[Any]) -> None:
+    """Has a task run be in a state, and the server hear of it."""
+    before = task_run.state
+    task_run.state, task_run.state_id = state, state.id
+    task_run.state_type, task_run.state_name = state.type, state.name
+    emit_state(task_run, before)
 
 
 def _tags(present: list[str], new: Sequence[str]) -> list[str]:

@@ -71,7 +71,8 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         self._base: Context | None = None
         """The context of the loop's own coroutine: the client that all engines share."""
         self._leaving: asyncio.Event | None = None
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self.under_way: set[asyncio.Task[Any]] = set()
+        """The task runs that have not ended yet. To look at, from any thread."""
         self._remote: dict[int, tuple[Task[..., Any], Any]] = {}
         """Ray's form of each task's function, by the task's id; kept with the task, whose id so stays its own."""
 
@@ -143,7 +144,10 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
 
         @functools.wraps(task.fn)
         async def body(*args: Any, **kwargs: Any) -> Any:
-            return await remote.remote(*args, **kwargs)
+            try:
+                return await remote.remote(*args, **kwargs)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error  # the task's own exception; Ray's tells where it came from
 
         there = copy.copy(task)
         there.fn, there.isasync = body, True
@@ -178,7 +182,7 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
             raise
 
     async def _end_all(self) -> None:
-        if left := set(self._under_way):
+        if left := set(self.under_way):
             for one in left:
                 one.cancel()
             await asyncio.wait(left, timeout=LEAVE_SECONDS)
@@ -203,8 +207,8 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
                 ended.set_exception(error)
 
         running = asyncio.get_running_loop().create_task(carried(), context=context)
-        self._under_way.add(running)
-        running.add_done_callback(self._under_way.discard)
+        self.under_way.add(running)
+        running.add_done_callback(self.under_way.discard)
 
 
 def _futures_in(values: Any) -> list[PrefectFuture[Any]]:

@@ -45,7 +45,7 @@ def test_a_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_check
         desk, "select s.name from task_run_state s join task_run r on r.id = s.task_run_id"
         " where r.name = 'trial-0000' order by s.timestamp"
     )]
-    assert states == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]
+    assert states == ["Pending", "Running", "Retrying", "Running", "Completed"]
     doubled = (
         "select count(*) from metrics join runs using (run_uuid) where lifecycle_stage = 'active'"
         " group by run_uuid, key, step having count(*) > 1"

@@ -190,4 +190,4 @@ def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(site: Site, lease: i
     with closing(sqlite3.connect(site.cluster.temporary / "prefect" / "prefect.db")) as database:
         assert database.execute("select name, run_count, state_type from task_run").fetchall() == [("trial-0000", 2, "COMPLETED")]
         states = database.execute("select name from task_run_state order by timestamp").fetchall()
-    assert [s for (s,) in states] == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]
+    assert [s for (s,) in states] == ["Pending", "Running", "Retrying", "Running", "Completed"]

@@ -108,9 +108,9 @@ def test_the_task_run_tells_why_it_was_retried_and_from_where(told: Told) -> Non
     assert first["outcome"] == "lost"
     assert step > 0
     states = told.states("trial-0000")
-    assert [name for name, _ in states] == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]
+    assert [name for name, _ in states] == ["Pending", "Running", "Retrying", "Running", "Completed"]
     assert states[0][1].startswith("x=0.")
-    assert states[2][1] == f"attempt 1 was lost on {first['node']} (the worker process was killed); goes on after step {step}, from its checkpoint"
+    assert states[3][1] == f"attempt 1 was lost on {first['node']} (the worker process was killed); goes on after step {step}, from its checkpoint"
     assert states[4][1] == f"trial 0 done at step {STEPS} (attempt 2, from the checkpoint of step {step})"
     assert told.states("trial-0002")[-1] == ("Failed", "trial 2 failed at step 1: ValueError: bad <luck>")
 
