@@ -10,14 +10,13 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import UUID
 
 import httpx
-import ray
 from prefect import get_client, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, StateDetails, TaskRun
@@ -29,6 +28,7 @@ from regrow.infra.prefect_private import Labels, emit_state
 from regrow.infra.prefect_server import answers
 from regrow.infra.run_logs import RunLogs
 from regrow.infra.task_runner import OffloadTaskRunner
+from regrow.search.events import Cause
 from regrow.tasks.attempt import Finished
 from regrow.tasks.executor import AttemptLost, Carried, Executor
 from regrow.tasks.messages import Assignment
@@ -38,6 +38,11 @@ MOST_RETRIES = 1_000_000
 """Prefect's count is no limit: how often a trial is tried again is decided by the experiment's log (`max_failures`)."""
 END_SECONDS = 10.0
 """How long the end of a session waits for attempts that have told their end and have not returned yet."""
+
+
+Lost = Callable[[str, int, int, Cause, str], Awaitable[bool]]
+"""Tells the coordinator that a task run carries an attempt (trial, number) no more, with what to call the loss if it had not
+ended: cause and message. Returns whether the trial is to have another attempt."""
 
 
 class TriedAgain(Exception):
@@ -79,10 +84,9 @@ class Attempts:
     """What this session submits, as task runs of its flow run. A context manager: what is left at its end is abandoned."""
 
     def __init__(
-        self, *, runner: OffloadTaskRunner, executor: Executor, coordinator: Any, flow_run_id: UUID, experiment_id: str,
-        logs: RunLogs,
+        self, *, runner: OffloadTaskRunner, executor: Executor, lost: Lost, flow_run_id: UUID, experiment_id: str, logs: RunLogs
     ) -> None:
-        self._runner, self._executor, self._coordinator, self._logs = runner, executor, coordinator, logs
+        self._runner, self._executor, self._lost, self._logs = runner, executor, lost, logs
         self._flow_run_id, self._experiment_id = flow_run_id, experiment_id
         self._submitted: set[tuple[int, int]] = set()
         self._runs: dict[int, _TrialRun] = {}
@@ -224,14 +228,15 @@ class Attempts:
             if run.task_run.state_name == "Retrying":  # until now it waited for its turn
                 _set_state(run.task_run, Running(message=order.assignment.story))
         carried: Carried | None = None
-        cause, message = "infrastructure", "its task run ended without telling how"  # counts only if nothing else was told
+        cause: Cause = "infrastructure"
+        message = "its task run ended without telling how"  # counts only if nothing else was told
         try:
             carried = await self._until(self._outcome(run, order))
         except AttemptLost as lost:
             cause, message = lost.cause, lost.message
         finally:
             run.attempt, run.handle, run.lost = 0, None, None
-        goes_on = await self._until(self._asked(self._coordinator.lost.remote(name, *lease, cause, message)))
+        goes_on = await self._until(self._lost(name, *lease, cause, message))
         if carried is None or carried.fenced:
             if goes_on:
                 raise TriedAgain(message)
@@ -280,13 +285,6 @@ class Attempts:
         if len(done) > 1:
             run.task_run.name = f"{task_name(done[0].ended.trial)} and {len(done) - 1} more"
         run.task_run.tags = Labels(_tags(run.task_run.tags, carried.labels))
-
-    async def _asked(self, answer: Awaitable[Any]) -> Any:
-        """What the coordinator answers; where the cluster is lost with it, nothing ever: the session ends then."""
-        try:
-            return await answer
-        except ray.exceptions.RayError:
-            await asyncio.Event().wait()
 
     async def _until(self, awaitable: Awaitable[Any]) -> Any:
         """The result, or Abort once the session is over: Prefect's engine then says nothing more of the task run."""

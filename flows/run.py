@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from regrow.infra import cluster, obituary
 from regrow.infra.claim import Opening
 from regrow.infra.collection import collect
 from regrow.infra.coordinator import Instructions
-from regrow.infra.coordinator_actor import RayDesk, start_coordinator
+from regrow.infra.coordinator_actor import RayDesk, lost, start_coordinator
 from regrow.infra.environment import collected
 from regrow.infra.executor import RayExecutor, Shared
 from regrow.infra.experiments import Prepared, prepare
@@ -223,7 +224,7 @@ def _sitting(
     ):
         logs = RunLogs(client, context.flow_run.id)
         attempts = Attempts(
-            runner=context.task_runner, executor=RayExecutor(shared, spec.resources, nodes), coordinator=coordinator,
+            runner=context.task_runner, executor=RayExecutor(shared, spec.resources, nodes), lost=partial(lost, coordinator),
             flow_run_id=context.flow_run.id, experiment_id=experiment_id, logs=logs,
         )
         signs = present(store) if places.remote else nullcontext()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import uuid
@@ -13,6 +14,7 @@ import ray
 
 from regrow.infra.claim import Opening
 from regrow.infra.coordinator import Coordinator
+from regrow.search.events import Cause
 from regrow.tasks.messages import DeskGone, LogLine, Order, Progress
 from regrow.tasks.ports import Store
 
@@ -35,6 +37,16 @@ class RayDesk:
         """See Viewers."""
         with suppress(ray.exceptions.RayError):
             self._actor.show.remote(task_run, lines)
+
+
+async def lost(actor: Any, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> bool:
+    """See Coordinator.lost, for the driver's event loop. Where the cluster is lost with the coordinator, it never returns."""
+    try:
+        goes_on: bool = await actor.lost.remote(task_run, trial, attempt, cause, message)
+    except ray.exceptions.RayError:
+        await asyncio.Event().wait()
+        raise
+    return goes_on
 
 
 def driver_name() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import regrow
+from regrow.infra.joining import TRIAL_MODULES
 
 MAY_IMPORT = {
     "search": {"search"},
@@ -23,11 +24,13 @@ MAY_IMPORT = {
     "face": {"search", "tasks", "infra", "flows", "face"},
 }
 NOT_IN_SEARCH = {
-    "asyncio", "fsspec", "glob", "io", "logging", "mlflow", "os", "pathlib", "prefect", "prefect_ray", "ray", "requests",
+    "asyncio", "fsspec", "glob", "io", "logging", "mlflow", "os", "pathlib", "prefect", "ray", "requests",
     "s3fs", "secrets", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "urllib",
     "uuid",
 }
 """What gives I/O, a clock, randomness of its own, or another process: decisions must not depend on it."""
+NOT_IN_TASKS = {"optuna", "prefect", "ray"}
+"""An attempt knows the ports alone: it runs as well in a thread of a test."""
 SEEDED = {"BitGenerator", "Generator", "PCG64", "Philox", "Random", "RandomState", "SeedSequence", "default_rng"}
 """What of `random` and `numpy.random` is a generator with a seed given to it; all else draws from a global one."""
 CLOCKS = {"now", "today", "utcnow"}
@@ -97,6 +100,9 @@ def broken(module: str, source: str) -> list[str]:
         found += [(node, f"{own} imports {layer(name)} ({name})") for name in ours if layer(name) not in MAY_IMPORT[own]]
         if own == "search":
             found += [(node, reason) for reason in impure(node)]
+        if own == "tasks":
+            foreign = {name.partition(".")[0] for name in imported(node)} & NOT_IN_TASKS
+            found += [(node, f"tasks imports {package}") for package in foreign]
     return [f"{module}:{getattr(node, 'lineno', 0)}: {reason}" for node, reason in found]
 
 
@@ -183,8 +189,17 @@ def test_only_adapters_are_slow_to_import(sources: dict[str, str]) -> None:
 
 def test_starting_up_loads_nothing_heavy() -> None:
     """The same on the running thing: what the command line and a worker import."""
-    modules = "regrow.cli, regrow.tasks.run_trial, regrow.infra.coordinator, regrow.infra.recorder, regrow.flows.run"
+    modules = "regrow.cli, regrow.infra.executor, regrow.infra.coordinator, regrow.infra.recorder, regrow.flows.run"
     code = f"import sys, {modules}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_workers_load_nothing_of_prefect() -> None:
+    """Trials, the coordinator and the recorder: 1.5 s of CPU and 100 MB each, and news of a zombie."""
+    modules = ", ".join((*TRIAL_MODULES, "regrow.infra.coordinator_actor", "regrow.infra.recorder"))
+    code = f"import sys, {modules}; print(*(name for name in sys.modules if name.partition('.')[0] == 'prefect'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
@@ -212,6 +227,7 @@ def test_starting_up_loads_nothing_heavy() -> None:
         ("regrow.search.space", "from datetime import date\nt = date.today()", "reads the clock (today)"),
         ("regrow.tasks.trial", "from regrow.infra.log import Log", "tasks imports infra"),
         ("regrow.tasks.trial", "from regrow import experiment", "tasks imports face"),
+        ("regrow.tasks.trial", "def f():\n    from prefect import task", "tasks imports prefect"),
         ("regrow.infra.log", "from regrow.flows import run", "infra imports flows"),
         ("regrow.flows.run", "from regrow.launch import launch", "flows imports face"),
         ("regrow.flows.run", "import regrow as rg", "flows imports face"),

@@ -338,11 +338,12 @@ def test_what_is_not_there_is_told(store: Store, trial: int, attempt: int | None
 PRINTS = r"""
 import ctypes, json, logging, multiprocessing, os, subprocess, sys, threading, warnings
 from regrow.tasks import capture
+from regrow.tasks.logs import LogRelay
 from regrow.tasks.output import KEEPER, decode
 from regrow.infra.stores.memory import MemoryStore
 
 store, said, before = MemoryStore(), [], (sys.stdout, sys.stderr)
-say = lambda source, text, t: said.append(text)
+relay = LogRelay(said.extend)
 
 def user():
     logging.getLogger().addHandler(logging.StreamHandler())  # prints what is taken as a record
@@ -388,16 +389,17 @@ def user():
 with capture.CAPTURE.on():
     print("between attempts: nobody's")
     os.write(1, b"nobody's either\n")
-    with capture.kept_output(store, 0, 1, say):
+    with capture.kept_output(store, 0, 1, relay):
         user()
     print("nobody's again")
-    with capture.kept_output(store, 1, 1, say):
+    with capture.kept_output(store, 1, 1, relay):
         print("the second trial")
 assert KEEPER.finish(20)
 assert (sys.stdout, sys.stderr) == before
 os.write(1, b"the descriptor is back\n")
 found = {t: [(l.stream, l.text, l.level, l.logger) for k in sorted(store.list(f"logs/{t}/")) for l in decode(store.read(k))] for t in (0, 1)}
-print(json.dumps({"found": found, "said": said}))
+said += relay.take()
+print(json.dumps({"found": found, "said": [(line.source, line.text) for line in said]}))
 """
 
 
@@ -438,14 +440,17 @@ def test_records_keep_their_level_and_their_logger(taken: dict[str, Any]) -> Non
     assert logged == [("INFO", "a.b"), ("ERROR", "a.b")]
 
 
-def test_what_was_printed_is_said_to_prefect_and_records_are_not_said_twice(taken: dict[str, Any]) -> None:
-    assert {"printed", "to stderr", "child", "from C", "the second trial"} <= set(taken["said"])
-    assert not [text for text in taken["said"] if "logged" in text or "nobody's" in text]
+def test_what_was_printed_and_logged_is_handed_on_once(taken: dict[str, Any]) -> None:
+    said = [(source, text) for source, text in taken["said"]]
+    assert {("stdout", "printed"), ("stderr", "to stderr"), ("stdout", "from C"), ("stdout", "the second trial")} <= set(said)
+    assert [source for source, text in said if text.endswith("logged 1")] == ["a.b"]
+    assert not [text for _, text in said if "nobody's" in text]
 
 
 ENDLESS = r"""
 import json, os, subprocess, sys, tempfile, threading
 from regrow.tasks import capture
+from regrow.tasks.logs import LogRelay
 from regrow.tasks.output import KEEPER, decode
 from regrow.infra.stores.memory import MemoryStore
 
@@ -453,7 +458,7 @@ store, most, mb = MemoryStore(), 0, 1 << 20
 if len(sys.argv) > 1:  # a file system that takes no room back
     capture._punch = lambda handle, size: False
     capture._MOST_BYTES = 8 * mb
-with capture.CAPTURE.on(), capture.kept_output(store, 0, 1, lambda *said: None):
+with capture.CAPTURE.on(), capture.kept_output(store, 0, 1, LogRelay(lambda lines: None)):
     for n in range(48):
         os.write(1, f"\r{n:015}".encode() * (mb // 16))  # as a bar of a C library's, which ends its line when it is full
         capture.CAPTURE.poll()

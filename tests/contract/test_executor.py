@@ -1,0 +1,117 @@
+"""What the flow relies on in whatever runs attempts: the Executor port, on Ray workers and in threads of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import ray
+
+from regrow.infra.claim import Opening
+from regrow.infra.cluster import connect, disconnect
+from regrow.infra.coordinator_actor import RayDesk, start_coordinator
+from regrow.infra.executor import RayExecutor, Shared
+from regrow.infra.nodes import Nodes
+from regrow.infra.stores.local import LocalStore
+from regrow.search.spec import Spec
+from regrow.tasks.executor import AttemptLost, Carried, Executor
+from regrow.tasks.messages import Assignment, Job
+from tests.faults.executor import HereExecutor
+from tests.unit.office import Bench, Office
+
+WORK = """
+import time
+from pathlib import Path
+
+def train(trial):
+    print("hello from", trial.number)
+    for step in trial.steps(until=3):
+        trial.report({"score": step})
+        if trial.number == 1:
+            raise ValueError("the user's mistake")
+        while trial.number == 2 and not Path("FOLDER", "go").exists():
+            time.sleep(0.02)
+"""
+
+
+@dataclass
+class Place:
+    """An executor with what was submitted to it: the attempts of four trials that a coordinator has started."""
+
+    executor: Executor
+    assignments: list[Assignment]
+
+    def submit(self, trial: int) -> Any:
+        (assignment,) = [one for one in self.assignments if one.trial == trial]
+        return self.executor.submit(assignment, task_run=f"run-{trial}")
+
+    def outcome(self, handle: Any) -> Carried:
+        async def awaited() -> Carried:
+            return await self.executor.outcome(handle)
+
+        return asyncio.run(asyncio.wait_for(awaited(), 120))
+
+
+def spec_in(folder: Path) -> Spec:
+    (folder / "work.py").write_text(WORK.replace("FOLDER", str(folder)))
+    return Spec.parse({
+        "name": "contract", "trainable": f"{folder}/work.py:train", "metric": "score", "mode": "max", "trials": 4,
+        "concurrency": 4, "max_steps": 3, "retries": {"error": 0}, "space": {"x": {"uniform": [0, 1]}},
+        "resources": {"cpu": 0.5},
+    })
+
+
+@pytest.fixture(params=["ray", "here"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    spec, store = spec_in(tmp_path), LocalStore(tmp_path / "store")
+    job = Job.of(spec, folder=str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    if request.param == "here":
+        office = Office(slots=4, store=store, **{k: v for k, v in spec.to_json().items() if k != "name"})
+        with HereExecutor(job, office, store, Bench()) as executor:
+            yield Place(executor, list(office.instructions().submit))
+            (tmp_path / "go").touch()
+        office.close()
+        return
+    connect(cpus=2, env={})
+    try:
+        opening = Opening(
+            id=str(uuid4()), spec=spec.model_dump(mode="json"), slots=4, trials=None, flow_run=None, code=None, versions={}
+        )
+        coordinator = start_coordinator(store, opening, name="contract")
+        nodes = Nodes()
+        with nodes.watched():
+            executor = RayExecutor(Shared(job=job, desk=RayDesk(coordinator), store=store), spec.resources, nodes)
+            yield Place(executor, list(ray.get(coordinator.instructions.remote(5.0)).submit))
+    finally:
+        (tmp_path / "go").touch()
+        disconnect()
+
+
+def test_every_attempt_has_an_outcome(place: Place, tmp_path: Path) -> None:
+    done, failed, cancelled, last = (place.submit(trial) for trial in range(4))
+
+    carried = place.outcome(done)
+    assert [(f.ended.trial, f.ended.outcome, f.ended.step) for f in carried.finished] == [(0, "done", 3)]
+    assert not carried.fenced
+
+    # What the user's code raises is a value, with its traceback.
+    ended = place.outcome(failed).finished[0].ended
+    assert (ended.outcome, ended.cause) == ("failed", "error")
+    assert "ValueError: the user's mistake" in ended.trace
+
+    place.executor.cancel(cancelled)
+    with pytest.raises(AttemptLost) as lost:
+        place.outcome(cancelled)
+    assert lost.value.cause in ("infrastructure", "preempted")
+    assert lost.value.message
+
+    # To cancel one that has ended does nothing, and an outcome can be asked for again.
+    assert place.outcome(last).finished[0].ended.outcome == "done"
+    place.executor.cancel(last)
+    assert place.outcome(last).finished[0].ended.outcome == "done"

@@ -1,0 +1,51 @@
+"""Attempts in threads of this process: the Executor port without Ray. No test lives here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Self
+
+from regrow.tasks.attempt import run_attempt
+from regrow.tasks.executor import AttemptLost, Carried
+from regrow.tasks.messages import Assignment, Desk, Host, Job
+from regrow.tasks.ports import Store
+
+
+class HereExecutor:
+    """Runs each attempt in a thread. One that is cancelled is lost at once, though its thread goes on, as a zombie would."""
+
+    def __init__(self, job: Job, desk: Desk, store: Store, host: Host) -> None:
+        self._job, self._desk, self._store, self._host = job, desk, store, host
+        self._threads = ThreadPoolExecutor()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits for all threads."""
+        self._threads.shutdown()
+
+    def submit(self, assignment: Assignment, *, task_run: str, avoid: Sequence[str] = ()) -> Future[Carried]:
+        """See Executor."""
+        ended: Future[Carried] = Future()
+
+        def run() -> None:
+            finished = run_attempt(
+                self._job, assignment, self._desk, self._store, host=self._host, task_run=task_run, carry_on=lambda: False,
+            )
+            if not ended.done():
+                ended.set_result(Carried(finished=(finished,)))
+
+        self._threads.submit(run)
+        return ended
+
+    async def outcome(self, handle: Future[Carried]) -> Carried:
+        """See Executor."""
+        return await asyncio.shield(asyncio.wrap_future(handle))
+
+    def cancel(self, handle: Future[Carried]) -> None:
+        """See Executor."""
+        if not handle.done():
+            handle.set_exception(AttemptLost("infrastructure", "it was cancelled"))
