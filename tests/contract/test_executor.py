@@ -86,8 +86,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         coordinator = start_coordinator(store, opening, name="contract")
         nodes = Nodes()
         with nodes.watched():
-            executor = RayExecutor(Shared(job=job, desk=RayDesk(coordinator), store=store), spec.resources, nodes)
-            yield Place(executor, list(ray.get(coordinator.instructions.remote(5.0)).submit))
+            shared = Shared(job=job, desk=RayDesk(coordinator), store=store)
+            yield Place(RayExecutor(shared, spec.resources, nodes), list(ray.get(coordinator.instructions.remote(5.0)).submit))
     finally:
         (tmp_path / "go").touch()
         disconnect()
