@@ -94,9 +94,10 @@ class Attempts:
         self._aborted: asyncio.Event | None = None
         self._under_way: set[Future[State[Any]]] = set()
         self._lock = threading.Lock()
+        self._bug: BaseException | None = None
         self.task = task(
             name="trial", retries=MOST_RETRIES, retry_condition_fn=_is_tried_again, persist_result=False, cache_policy=NO_CACHE,
-        )(self._trial)
+        )(self._body)
         """The Prefect task of a trial."""
 
     def __enter__(self) -> Self:
@@ -123,6 +124,11 @@ class Attempts:
     def kill(self) -> None:
         """Kills what still runs."""
         self._runner.call(self._kill)
+
+    def check(self) -> None:
+        """Raises what kept a task run from making its attempt, if anything did: the trial would wait forever."""
+        if self._bug is not None:
+            raise self._bug
 
     def close(self) -> set[UUID]:
         """Waits, within bounds, for the end of all task runs; nothing is submitted any more. Ids of those that there were."""
@@ -167,7 +173,7 @@ class Attempts:
         except BaseException as error:
             ended.set_exception(error)
             if not isinstance(error, Abort | asyncio.CancelledError):
-                logging.getLogger("regrow").warning("the task run of trial %d failed", assignment.trial, exc_info=True)
+                self._bug = error
         finally:
             run.ended = None
             with self._lock:
@@ -213,6 +219,15 @@ class Attempts:
             id=run.id, name=task_name(assignment.trial), flow_run_id=self._flow_run_id, task_key=self.task.task_key,
             dynamic_key=str(run.id), task_version=self.task.version,
         )
+
+    async def _body(self, trial: int) -> State[Any]:
+        try:
+            return await self._trial(trial)
+        except TriedAgain:
+            raise
+        except Exception as error:
+            self._bug = error
+            raise
 
     async def _trial(self, trial: int) -> State[Any]:
         """The body of the task: one attempt. Raises TriedAgain if the trial is to have another."""

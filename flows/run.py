@@ -315,6 +315,7 @@ class _Loop:
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
             cluster.alarm()
+            self._attempts.check()
             self._heed()
             self._look_at_nodes()
             if ready:
