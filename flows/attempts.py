@@ -170,7 +170,7 @@ class Attempts:
                 self._runner.run(self.task, {"trial": assignment.trial}, task_run=run.task_run)
             )
             ended.set_result(state)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - Abort is no Exception; who waits wants to know only when
             ended.set_exception(error)
             if not isinstance(error, Abort | asyncio.CancelledError):
                 self._bug = error
