@@ -9,11 +9,10 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
-import regrow
+from docs.site import rooms
 
 MAY_IMPORT = {
     "search": {"search"},
@@ -157,14 +156,7 @@ def heavy(sources: Mapping[str, str]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def sources() -> dict[str, str]:
     """The source of each of our modules, by its name."""
-    root = Path(regrow.__file__).parent
-    folders = [root, *(root / part for part in ("search", "tasks", "flows", "infra"))]
-    files = {file for folder in folders for file in folder.rglob("*.py")}  # rglob itself does not follow the links
-    found = {}
-    for file in files:
-        parts = file.relative_to(root.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file.read_text()
-    return found
+    return {name.removesuffix(".__init__"): source for name, source in rooms.sources().items()}
 
 
 def test_every_part_is_looked_at(sources: dict[str, str]) -> None:
