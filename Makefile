@@ -4,7 +4,7 @@
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
 #   make test     everything, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
-#   make docs     the site, into site/; `make pictures` takes those of README and site anew, of a real run
+#   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
 #   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
 

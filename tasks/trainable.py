@@ -226,10 +226,9 @@ def _run_class(cls: type, trial: Trial) -> None:
             model.load(trial.restored)
         for _ in trial.steps():
             metrics = dict(model.step())
-            done = bool(metrics.pop("done", False))
+            if metrics.pop("done", False):
+                trial.ends_with_next_report()
             trial.report(metrics, checkpoint=save)
-            if done:
-                break
     finally:
         cleanup = getattr(model, "cleanup", None)
         if cleanup is not None:

@@ -126,6 +126,10 @@ class Trial:
         """Why the attempt was told to end, "" while it was not: for a trainable that cannot wait for its next report."""
         return self._reporter.order.reason
 
+    def ends_with_next_report(self) -> None:
+        """Makes the step that is reported next the last one, after which a checkpoint is due."""
+        self._limit = self._step + 1
+
     def end(self) -> NoReturn:
         """Ends the attempt where it is."""
         self.cut_short = not self.complete

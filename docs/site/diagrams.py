@@ -51,6 +51,9 @@ def draw(mermaid: Path) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for key, text in texts.items():
             for shade, theme in THEMES.items():
+                drawn = DRAWN / f"{key}-{shade}.svg"
+                if drawn.exists():
+                    continue
                 page = browser.new_page()
                 page.set_content("<body></body>")
                 page.add_script_tag(path=str(mermaid))
@@ -64,7 +67,7 @@ def draw(mermaid: Path) -> None:
                     " return (await mermaid.render('diagram', text)).svg; }",
                     [text, settings],
                 )
-                (DRAWN / f"{key}-{shade}.svg").write_text(svg + "\n")
+                drawn.write_text(svg + "\n")
                 page.close()
         browser.close()
 

@@ -1,4 +1,4 @@
-"""The pictures of README and site: MLflow's page and the report of a real experiment. `make pictures`.
+"""The pictures of the site: MLflow's page and the report of a real experiment. `make pictures`.
 
 Runs examples/digits.yaml in a folder, kills one of its workers on the way, and takes pictures of what `regrow ui` and
 `regrow report` show, with Chromium. Addresses in the pictures are those of the folder: `make pictures ARGS="--folder /home/me"`.

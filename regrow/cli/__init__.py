@@ -1,7 +1,8 @@
-"""The command line. `main` is the `regrow` command; the commands are in the modules beside this one.
+"""The command line. `main` is the `regrow` command.
 
-Exit codes: 0 done, 1 the experiment failed or `verify` found a difference, 2 the input or the environment is wrong,
-3 the experiment was interrupted or stopped and can go on, 4 the durable state is damaged.
+Each command is a module of its name (`try_` for `try`, a word of Python's) and prints; it decides nothing. What several commands
+share: `options`, `exit_codes`, `console`, `text` and `tables` (words and layout), `session` (what `run` and `resume` do),
+`live/` (the live view).
 """
 
 from regrow.cli.app import main

@@ -6,21 +6,35 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from typing import NoReturn
 
 import typer
 from rich.console import Console
 
-from regrow.cli import look, run, services
+from regrow.cli.best import best
 from regrow.cli.compare import compare
 from regrow.cli.cp import cp
+from regrow.cli.down import down
+from regrow.cli.exit_codes import ExitCode
 from regrow.cli.export import export
 from regrow.cli.logs import logs
+from regrow.cli.ls import ls
 from regrow.cli.mv import mv
 from regrow.cli.note import note
 from regrow.cli.report import report
+from regrow.cli.resume import resume
 from regrow.cli.rm import rm
+from regrow.cli.run import run
+from regrow.cli.schema import schema
+from regrow.cli.show import show
 from regrow.cli.simulate import simulate
-from regrow.cli.trying import try_one
+from regrow.cli.stop import stop
+from regrow.cli.trials import trials
+from regrow.cli.try_ import try_
+from regrow.cli.ui import ui
+from regrow.cli.up import up
+from regrow.cli.verify import verify
 from regrow.cli.watch import watch
 from regrow.infra.log import CorruptLog
 from regrow.infra.surroundings import direct
@@ -34,60 +48,39 @@ app = typer.Typer(
     name="regrow", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Machine-learning experiments that cannot be lost.",
 )
-app.command("run")(run.run)
-app.command("try")(try_one)
-app.command("resume")(run.resume)
-app.command("stop")(run.stop)
-app.command("watch")(watch)
-app.command("ls")(look.ls)
-app.command("show")(look.show)
-app.command("compare")(compare)
-app.command("trials")(look.trials)
-app.command("best")(look.best)
-app.command("logs")(logs)
-app.command("report")(report)
-app.command("export")(export)
-app.command("note")(note)
-app.command("cp")(cp)
-app.command("mv")(mv)
-app.command("rm")(rm)
-app.command("verify")(look.verify)
-app.command("schema")(look.schema)
-app.command("simulate")(simulate)
-app.command("ui")(services.ui)
-app.command("up")(services.up)
-app.command("down")(services.down)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    run, try_, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, note, cp, mv, rm, verify, schema,
+    simulate, ui, up, down,
+)
+"""In the order in which `regrow --help` lists them. Each is the one public function of the module of its name."""
+
+for command in COMMANDS:
+    app.command(command.__name__.rstrip("_"))(command)
 
 
 def main() -> None:
     """Runs the command line and exits."""
-    error = Console(stderr=True, highlight=False, soft_wrap=True)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
-    def tell(what: object) -> None:
-        error.print(f"regrow: {shown(one_line(str(what)))}", markup=False)
+    def fail(code: ExitCode, why: object) -> NoReturn:
+        errors.print(f"regrow: {shown(one_line(str(why)))}", markup=False)
+        sys.exit(code)
 
     os.environ.update(direct(os.environ))  # for the pages and servers of commands that start no experiment
     try:
         app()
-    except (UserError, SpecError) as wrong:
-        tell(wrong)
-        sys.exit(2)
+    except (UserError, SpecError, Unavailable) as wrong:
+        fail(ExitCode.WRONG_INPUT, wrong)
     except CorruptLog as damaged:
-        tell(f"{damaged}; nothing was overwritten, restore that object from a backup")
-        sys.exit(4)
+        fail(ExitCode.DAMAGED, f"{damaged}; nothing was overwritten, restore that object from a backup")
     except UserCodeError as theirs:
-        error.print(theirs.trace, markup=False, end="")
-        tell(theirs)
-        sys.exit(2)
-    except Unavailable as away:
-        tell(away)
-        sys.exit(2)
+        errors.print(theirs.trace, markup=False, end="")
+        fail(ExitCode.WRONG_INPUT, theirs)
     except RegrowError as failed:
-        tell(failed)
-        sys.exit(1)
+        fail(ExitCode.FAILED, failed)
     except Exception:  # noqa: BLE001 - the last line of defence: what comes here is a bug of ours
         traceback.print_exc()
-        error.print("regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume` goes on", markup=False)
-        sys.exit(1)
+        errors.print("regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume` goes on", markup=False)
+        sys.exit(ExitCode.FAILED)
     finally:
         gc.freeze()  # this process ends: looking for garbage among all that Ray and Prefect made takes it 0.4 s

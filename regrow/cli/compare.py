@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regrow.cli import text
-from regrow.cli.look import plain_console
+from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, StateOption
 from regrow.infra import notes
 from regrow.infra.comparison import Course, best_configuration, course, differing

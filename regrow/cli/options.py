@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,5 +24,11 @@ PortOption = Annotated[
     int | None,
     typer.Option(
         "--prefect-port", min=1, max=65535, help="Port of the embedded Prefect server [default: any free one]", show_default=False
+    ),
+]
+ServerFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", help="Folder of the server's data [default: s3 in $REGROW_HOME or ~/.local/share/regrow]", show_default=False
     ),
 ]

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from regrow.cli import text
+from regrow.cli import tables, text
 from regrow.cli.options import JsonOption
 from regrow.infra import views
 
@@ -75,6 +75,6 @@ def simulate(
     console.print(f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s", markup=False)
     for line in text.standing(history):
         console.print(line, markup=False, soft_wrap=True)
-    shown = text.trials(history, console, most=10)
+    shown = tables.trials(history, console, most=10)
     shown.caption = f"{more} more: --json" if (more := len(history.trials) - 10) > 0 else None
     console.print(shown)

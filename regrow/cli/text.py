@@ -1,4 +1,4 @@
-"""An experiment in words and tables, for a terminal. Only formatting lives here."""
+"""An experiment in words, for a terminal. Only formatting lives here; tables are in `tables`."""
 
 from __future__ import annotations
 
@@ -6,28 +6,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
 from regrow.infra import views
-from regrow.infra.notes import NONE, Notes
+from regrow.infra.notes import Notes
 from regrow.infra.places import Places
-from regrow.infra.rows import Sorted
 from regrow.search import cost, waste
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.disk import size
 from regrow.tasks.traces import one_line, printable
-
-_AT_ONCE = 1000
-"""Lines of a long table that are laid out together."""
 
 
 def duration(seconds: float) -> str:
@@ -237,98 +224,3 @@ def retry(history: History, places: Places) -> Iterator[str]:
     if most:
         told += f": {most}" if not others else f", {count} of them of: {most}"
     yield f"{told}; after mending it: {places.command('resume', history.spec.name, '--retry-failed')}"
-
-
-def trials(history: History, console: Console, most: int | None = None) -> Table:
-    """Trials as a table, best first; a column for each parameter where the console is wide enough, else one for all."""
-    names = list(dict.fromkeys(key for trial in history.trials for key in trial.config))
-    shown = ranked(history)[:most]
-    wide = _trials(history, shown, {n: [value(t.config.get(n, "")) for t in shown] for n in names})
-    if _width(console, wide) > console.width:
-        room = max(12, console.width - _width(console, _trials(history, shown, {})) - 2)
-        short = [line if len(line) <= room else line[: room - 1] + "…" for line in map(config, shown)]
-        wide = _trials(history, shown, {"configuration": short})
-    if len(history.trials) > len(shown):
-        wide.caption = f"{len(history.trials) - len(shown)} more: regrow trials {history.spec.name}"
-    return wide
-
-
-def _trials(history: History, shown: Sequence[Trial], settings: Mapping[str, Sequence[str]]) -> Table:
-    table = _table("trial", "state", history.spec.objective.name, "step", "steps", "attempts", *settings)
-    for place, trial in enumerate(shown):
-        number, step = (f"{trial.best[0]:.5g}", str(trial.best[1])) if trial.best else ("", "")
-        cells = [column[place] for column in settings.values()]
-        table.add_row(str(trial.number), trial.state.value, number, step, str(trial.step), str(len(trial.attempts)), *cells)
-    return table
-
-
-def _width(console: Console, table: Table) -> int:
-    """Cells that a table would take on a console without end."""
-    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
-
-
-def points(found: Sorted) -> Iterator[Table]:
-    """Every step of every trial, as tables one below the other."""
-    names = ["trial", "step", "attempt", *found.names]
-    rows = views.points(found)
-    widths = [0] * len(names)
-    part = list(islice(rows, _AT_ONCE))
-    while True:
-        cells = [[value(point.get(name, "")) for name in names] for point in part]
-        table = Table(box=None, pad_edge=False, header_style="bold", show_header=not any(widths))
-        # At least as wide as the one above it, so that columns stay where they are.
-        columns = zip(names, *cells, strict=True)
-        widths = [max(width, *map(cell_len, column)) for width, column in zip(widths, columns, strict=True)]
-        for name, width in zip(names, widths, strict=True):
-            table.add_column(name, no_wrap=True, min_width=width)
-        for row in cells:
-            table.add_row(*row)
-        yield table
-        if not (part := list(islice(rows, _AT_ONCE))):
-            return
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A line of `regrow ls`. `history` None: it cannot be read, and `status` says why; `size` (bytes) None: not asked for."""
-
-    name: str
-    status: str
-    history: History | None = None
-    notes: Notes = NONE
-    size: int | None = None
-
-
-def experiments(found: Sequence[Listed], now: float) -> Table:
-    """One line an experiment; columns that would be empty are left out."""
-    columns: dict[str, list[str]] = {}
-
-    def add(column: str, cell: str) -> None:
-        columns.setdefault(column, []).append(cell)
-
-    for one in found:
-        history = one.history
-        view = views.best(history) if history is not None else None
-        add("name", one.name)
-        add("status", one.status)
-        add("trials", "" if history is None else f"{len(history.trials)}/{history.total}")
-        add("best", f"trial {view['trial']}" if view else "")
-        add("value", f"{view['value']:.5g}" if view else "")
-        add("ran", "" if history is None else duration(history.elapsed()))
-        add("age", "" if history is None else age(now - history.t_last))
-        add("size", "" if one.size is None else size(one.size))
-        add("wasted", "" if history is None else str(history.lost_steps))
-        add("tags", ", ".join(one.notes.tags))
-        add("note", one_line(one.notes.texts[-1].text) if one.notes.texts else "")
-    shown = {column: cells for column, cells in columns.items() if any(cells)}
-    table = _table(*shown)
-    for row in zip(*shown.values(), strict=True):
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    return table

@@ -9,10 +9,10 @@ from contextlib import nullcontext
 
 from rich.console import Console
 
+from regrow.cli import exit_codes
 from regrow.cli.live import Viewer, words
 from regrow.cli.live.output import Events, only_events
 from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
-from regrow.cli.run import EXIT
 from regrow.cli.text import ending
 from regrow.infra import notes
 from regrow.infra.follow import Follower, Vanished
@@ -60,8 +60,7 @@ def watch(
         if not (as_json and quiet):
             for line in ending(history, places):
                 console.print(line, markup=False, soft_wrap=True)
-    assert history.closed is not None
-    sys.exit(EXIT[history.closed.status])
+    sys.exit(exit_codes.of_experiment(history))
 
 
 def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store | None:

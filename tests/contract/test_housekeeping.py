@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.cli.look import ls
+from regrow.cli.ls import ls
 from regrow.infra import notes, presence, removal
 from regrow.infra.log import Log
 from regrow.infra.places import TOMBSTONE, Places

@@ -42,10 +42,16 @@ def test_every_specification_and_part_of_one_is_valid(block: Block) -> None:
     Spec.parse(written if {"trainable", "command"} & written.keys() else {**BASE, **written})
 
 
-def test_the_example_of_the_readme_is_the_one_in_the_folder() -> None:
-    shown = next(b for page in PAGES if page.name == "README.md" for b in page.blocks if b.title == "digits.yaml")
-    example = Spec.parse(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text()))
-    assert Spec.parse(yaml.safe_load(shown.body)) == example
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    section = (ROOT / "README.md").read_text().split("## Beside Ray Tune")[1].split("\n## ")[0]
+    measured = (ROOT / "benchmarks" / "README.md").read_text()
+    figures = re.findall(r"(?<![\d.,-])\d[\d.,-]*\d(?![\d.])", section)
+    assert len(figures) > 9
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|\.\d)", measured)] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 740
 
 
 @pytest.mark.parametrize("block", blocks("python"))

@@ -11,7 +11,7 @@ import pytest
 
 from regrow.cli import text
 from regrow.cli.live.board import Board
-from regrow.cli.run import stop
+from regrow.cli.stop import stop
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.stopping import stop_requests
 from regrow.infra import joining, machine

@@ -14,14 +14,16 @@ import pytest
 import yaml
 
 from regrow.cli.compare import compare
+from regrow.cli.console import plain_console
 from regrow.cli.cp import cp
 from regrow.cli.live.board import Board
 from regrow.cli.live.grid import signs_of
 from regrow.cli.live.layout import compose
-from regrow.cli.look import Order, ls, plain_console, show
+from regrow.cli.ls import Order, ls
 from regrow.cli.mv import mv
 from regrow.cli.note import note
 from regrow.cli.rm import rm
+from regrow.cli.show import show
 from regrow.infra import notes, removal, report
 from regrow.infra.experiments import prepare
 from regrow.infra.places import HalfRemoved, Places, read_events, replay, replayed

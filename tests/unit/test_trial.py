@@ -427,6 +427,12 @@ def test_a_class_that_says_it_is_done_ends_its_trial(make: Make, attempt: Attemp
     assert Model.made[0].cleaned
 
 
+def test_its_last_step_is_saved_though_no_checkpoint_was_due(make: Make, attempt: Attempting) -> None:
+    office = make(checkpoint={"every_steps": 2})
+    attempt(office, Model)
+    assert [event.step for event in office.events if isinstance(event, Saved)] == [2, 3]
+
+
 def test_a_class_is_cleaned_up_after_an_error(make: Make, attempt: Attempting) -> None:
     office = make()
 

@@ -1,4 +1,4 @@
-"""`try`: one trial in this process, where a debugger works."""
+"""`try`: one trial in this process, where a debugger works. The underscore is there because `try` is a word of Python's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regrow.cli.exit_codes import ExitCode
 from regrow.cli.text import ends, number, settings
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row, Saved
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
     from regrow.one_trial import OneTrial
     from regrow.search.spec import Spec
 
-FAILED, INTERRUPTED = 1, 3
-"""Exit codes."""
 _MOST_FILES = 5
 
 
-def try_one(
+def try_(
     file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
     given: Annotated[
         list[str] | None,
@@ -50,7 +49,7 @@ def try_one(
     spec = read_spec(file)
     most = spec.max_steps if steps is None else steps if spec.max_steps is None else min(steps, spec.max_steps)
     try:
-        config = configuration(spec, trial, _given(spec, given or []))
+        config = configuration(spec, trial, _parse_settings(spec, given or []))
         glance_at(spec)
     except SpecError as wrong:
         raise (wrong if wrong.key.startswith("--") else wrong.at(str(file))) from None
@@ -59,21 +58,21 @@ def try_one(
     logs.addHandler(logging.StreamHandler())
     logs.setLevel(logging.INFO)
     with temporary_store() as store:
-        shown = _Steps(spec.objective.name)
-        one = OneTrial(spec=spec, config=config, number=trial, store=store, told=shown.show)
+        printer = _StepPrinter(spec.objective.name)
+        one = OneTrial(spec=spec, config=config, number=trial, store=store, told=printer.show)
         try:
             ended = one.run(most)
             rows = one.rows
-            _tell(one, ended, shown.seconds)
-            _checkpoints(one, keep)
+            _print_ending(one, ended, printer.seconds)
+            _print_checkpoints(one, keep)
             if restore and one.saved:
-                _go_on(one, shown, rows, spec)
+                _go_on(one, printer, rows, spec)
         except KeyboardInterrupt:
             print(f"\nended by Ctrl-C after step {one.rows[-1].step if one.rows else 0}")
-            sys.exit(INTERRUPTED)
+            sys.exit(ExitCode.INTERRUPTED)
 
 
-class _Steps:
+class _StepPrinter:
     """Prints steps as they are reported, each with the seconds since the one before."""
 
     def __init__(self, objective: str) -> None:
@@ -84,11 +83,11 @@ class _Steps:
         """The objective in an earlier run, by step, to compare with."""
 
     def begin(self, before: list[Row]) -> None:
-        """Another run begins."""
+        """Notes that another run begins, which is to be compared with the rows of the one before."""
         self._last, self.before = time.time(), {row.step: row.metrics[self._objective] for row in before}
 
     def show(self, row: Row) -> None:
-        """One step."""
+        """Prints one step."""
         took, self._last = row.t - self._last, row.t
         self.seconds.append(took)
         metrics = "  ".join(f"{name} {number(value)}" for name, value in row.metrics.items())
@@ -101,8 +100,8 @@ class _Steps:
         return ", as before" if earlier == now else f", but {self._objective} {number(earlier)} before"
 
 
-def _given(spec: Spec, texts: list[str]) -> dict[str, Any]:
-    """The values of `--set`, each of the type that its domain has. Raises SpecError, UserError."""
+def _parse_settings(spec: Spec, texts: list[str]) -> dict[str, Any]:
+    """Returns the values of `--set`, each of the type that its domain has. Raises UserError."""
     domains = {parameter.name: parameter.domain for parameter in spec.space.parameters}
     found: dict[str, Any] = {}
     for text in texts:
@@ -119,22 +118,23 @@ def _given(spec: Spec, texts: list[str]) -> dict[str, Any]:
     return found
 
 
-def _tell(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
-    """How a run ended; ends the process unless it ended well."""
+def _print_ending(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
+    """Prints how a run ended. Exits unless it ended well."""
     if ended.message.startswith("BdbQuit"):
         print(f"left by the debugger after step {ended.step}")
-        sys.exit(INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     if ended.outcome == "failed":
         sys.stdout.flush()  # what it printed came before
         if not one.spec.command:  # whose trace is what it printed
             print(ended.trace, end="", file=sys.stderr)
         print(f"regrow: the trial failed after step {ended.step}: {one_line(ended.message)}", file=sys.stderr)
-        sys.exit(FAILED)
+        sys.exit(ExitCode.FAILED)
     each = f", {sum(seconds[1:]) / len(seconds[1:]):.3g} s a step after the first" if len(seconds) > 1 else ""
     print(f"done after {len(one.rows)} step{ends(len(one.rows))}{each}{f' ({ended.message})' if ended.message else ''}")
 
 
-def _checkpoints(one: OneTrial, keep: Path | None) -> None:
+def _print_checkpoints(one: OneTrial, keep: Path | None) -> None:
+    """Prints what was saved, and leaves the last checkpoint's files in the folder `keep`."""
     if not one.saved:
         print("no checkpoint was saved: after a loss such a trial begins anew at step 1")
         return
@@ -148,17 +148,17 @@ def _checkpoints(one: OneTrial, keep: Path | None) -> None:
         print(f"its files are in {keep}")
 
 
-def _go_on(one: OneTrial, shown: _Steps, rows: list[Row], spec: Spec) -> None:
-    """A further attempt from a checkpoint before the last step, so that a step can be compared; else one step more."""
+def _go_on(one: OneTrial, printer: _StepPrinter, rows: list[Row], spec: Spec) -> None:
+    """Runs a second attempt from a checkpoint before the last step, so that a step can be compared; else one step more."""
     last = rows[-1].step
     origin: Saved = next((saved for saved in reversed(one.saved) if saved.step < last), one.saved[-1])
     most = max(last, origin.step + 1)
     if spec.max_steps is not None:
         most = min(most, spec.max_steps)
     print(f"once more from the checkpoint of step {origin.step}, as after a loss:", flush=True)
-    shown.begin(rows)
+    printer.begin(rows)
     ended = one.run(most, after=origin)
     if ended.outcome == "failed":
-        _tell(one, ended, [])
+        _print_ending(one, ended, [])
     elif not one.rows:
         print("its checkpoint was loaded; no step is left to do")

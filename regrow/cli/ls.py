@@ -1,0 +1,140 @@
+"""`ls`: the experiments of a state root, a line each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from regrow.cli import tables, text
+from regrow.cli.console import plain_console
+from regrow.cli.options import JsonOption, StateOption
+from regrow.infra import notes, views
+from regrow.infra.log import CorruptLog
+from regrow.infra.places import HalfRemoved, Places, replay
+from regrow.search.history import History
+from regrow.tasks import disk
+from regrow.tasks.errors import UserError
+from regrow.tasks.traces import one_line
+
+
+class Order(StrEnum):
+    """By what `ls` sorts; the newest, the largest and the most first."""
+
+    NAME = "name"
+    AGE = "age"
+    SIZE = "size"
+    STATUS = "status"
+    TRIALS = "trials"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A line of the list. `history` None: it cannot be read, and `status` says why; `size` (bytes) None: not asked for."""
+
+    name: str
+    status: str
+    history: History | None = None
+    notes: notes.Notes = notes.NONE
+    size: int | None = None
+
+
+def ls(
+    state: StateOption = None,
+    sort: Annotated[Order, typer.Option("--sort", help="By what; the newest, largest and most first")] = Order.NAME,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only those that have this tag", show_default=False)] = None,
+    size: Annotated[
+        bool, typer.Option("--size", help="How large each is also in a bucket, by a request for every 1,000 of its objects")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the experiments of the state root: how each stands, its best, when it was last heard of, its size, tags, last note."""
+    places = Places.at(state)
+    if sort is Order.SIZE and places.remote and not size:
+        raise UserError(f"--sort size: what is in {places.root} is only measured with --size")
+    found: list[Listed] = []
+    damaged: list[CorruptLog] = []
+    for name in places.experiments():
+        try:
+            one = _listed(places, name, size=size or not places.remote)
+        except CorruptLog as error:
+            damaged.append(error)
+            one = Listed(name=name, status="damaged")
+        if tag is None or tag in one.notes.tags:
+            found.append(one)
+    found.sort(key=_ORDERS[sort])
+    now = time.time()
+    if as_json:
+        for one in found:
+            if one.history is not None:
+                view = views.show(one.history, alive=one.status == "running", now=now, notes=one.notes)
+                del view["trials"]
+                print(json.dumps({**view, "name": one.name, "last_t": round(one.history.t_last, 3), "bytes": one.size}))
+    elif found:
+        plain_console().print(_table(found, now))
+        for one in found:
+            if one.history is not None and one.history.name_in_log != one.name:
+                print(f"{one.name}: renamed, its log says {one.history.name_in_log}; every command takes {one.name}")
+    elif not damaged:
+        print(f"no experiments in {places.root}{f' have the tag {tag}' if tag is not None else ''}")
+    for broken in damaged[:-1]:
+        print(f"regrow: {broken}", file=sys.stderr)
+    if damaged:
+        raise damaged[-1]
+
+
+def _listed(places: Places, name: str, *, size: bool) -> Listed:
+    try:
+        store = places.known(name)
+        history = replay(store, name)
+    except HalfRemoved:
+        return Listed(name=name, status="half-removed", size=places.size(name)[1] if size else None)
+    return Listed(
+        name=name, status=views.status(history, alive=places.running(name)), history=history, notes=notes.read(store),
+        size=places.size(name)[1] if size else None,
+    )
+
+
+_ORDERS: dict[Order, Callable[[Listed], Any]] = {
+    Order.NAME: lambda one: one.name,
+    Order.AGE: lambda one: -one.history.t_last if one.history is not None else 0.0,
+    Order.SIZE: lambda one: -(one.size or 0),
+    Order.STATUS: lambda one: (one.status, one.name),
+    Order.TRIALS: lambda one: -len(one.history.trials) if one.history is not None else 0,
+}
+
+
+def _table(found: Sequence[Listed], now: float) -> Table:
+    """One line an experiment; columns that would be empty are left out."""
+    columns: dict[str, list[str]] = {}
+
+    def add(column: str, cell: str) -> None:
+        columns.setdefault(column, []).append(cell)
+
+    for one in found:
+        history = one.history
+        view = views.best(history) if history is not None else None
+        add("name", one.name)
+        add("status", one.status)
+        add("trials", "" if history is None else f"{len(history.trials)}/{history.total}")
+        add("best", f"trial {view['trial']}" if view else "")
+        add("value", f"{view['value']:.5g}" if view else "")
+        add("ran", "" if history is None else text.duration(history.elapsed()))
+        add("age", "" if history is None else text.age(now - history.t_last))
+        add("size", "" if one.size is None else disk.size(one.size))
+        add("wasted", "" if history is None else str(history.lost_steps))
+        add("tags", ", ".join(one.notes.tags))
+        add("note", one_line(one.notes.texts[-1].text) if one.notes.texts else "")
+    shown = {column: cells for column, cells in columns.items() if any(cells)}
+    table = tables.plain_table(*shown)
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*map(Text, row))
+    return table

@@ -1,0 +1,45 @@
+"""One session of an experiment in this terminal: what `run` and `resume` do once they know which experiment it is."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import NoReturn
+
+from regrow.cli import exit_codes
+from regrow.infra import notes
+from regrow.infra.places import Places, replay
+from regrow.search.spec import Spec
+
+
+def run_session(
+    name: str, *, spec: Spec | None, places: Places, trials: int | None, quiet: bool, as_json: bool, prefect_port: int | None,
+    retry_failed: bool = False,
+) -> NoReturn:
+    """Runs the experiment with the live view or its events, prints how it stands at the end, and exits with the code for that.
+
+    `spec` None: the specification that is in the log. `trials` None: the total number of trials stays.
+    """
+    from regrow.cli.live import Live
+    from regrow.cli.live.output import Terminal, only_events
+    from regrow.cli.text import ending
+    from regrow.launch import launch
+
+    with only_events() if as_json else nullcontext() as events:
+        console = Terminal(highlight=False, stderr=as_json)
+        store = places.store(name)
+        live = Live(console, quiet=quiet, events=events, notes=lambda: notes.read(store))
+        try:
+            launch(
+                name, spec=spec, places=places, trials=trials, retry_failed=retry_failed, watch=live.watch,
+                prefect_port=prefect_port, announce=live.announce,
+            )
+        except KeyboardInterrupt:  # or SIGTERM; Typer would end with 130, without a word
+            console.print("interrupted before the experiment began; nothing is lost", markup=False)
+            sys.exit(exit_codes.ExitCode.INTERRUPTED)
+        live.finish(store)
+        history = replay(store, name)
+        if not (as_json and quiet):
+            for line in ending(history, places):
+                console.print(line, markup=False, soft_wrap=True)
+    sys.exit(exit_codes.of_experiment(history))

@@ -1,0 +1,38 @@
+"""`show`: how one experiment stands."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from rich.text import Text
+
+from regrow.cli import tables, text
+from regrow.cli.console import plain_console
+from regrow.cli.options import JsonOption, NameArgument, StateOption
+from regrow.infra import notes, views
+from regrow.infra.places import Places, stream_events
+
+
+def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
+    """Show how an experiment stands."""
+    from regrow.cli.live.board import Board
+    from regrow.cli.live.grid import signs_of
+    from regrow.cli.live.sections import report
+
+    places = Places.at(state)
+    store, board = places.known(name), Board(name)
+    for event in stream_events(store):
+        board.apply(event)
+    history, alive, now = board.history, places.running(name), time.time()
+    noted = notes.read(store)
+    if as_json:
+        print(json.dumps(views.show(history, alive=alive, now=now, notes=noted)))
+        return
+    console = plain_console()
+    for line in (*text.summary(history, places, alive=alive, now=now), *text.noted(noted)):
+        console.print(line, markup=False, soft_wrap=True)
+    for part in report(board, now, signs_of(console), console.width, alive=alive):
+        console.print(Text("\n").join([Text(), *part]), soft_wrap=True)
+    console.print()
+    console.print(tables.trials(history, console, most=20))

@@ -1,0 +1,46 @@
+"""`stop`: an experiment that runs in another terminal, or on another machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from regrow.cli.options import NameArgument, StateOption
+from regrow.infra.experiments import request_stop, withdraw_stop
+from regrow.infra.places import Places, survey
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Store
+
+
+def stop(
+    name: NameArgument,
+    state: StateOption = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until it has ended")] = 60.0,
+) -> None:
+    """Stop a running experiment: attempts save a checkpoint and end; `resume` goes on with it."""
+    places = Places.at(state)
+    store = places.known(name)
+    if not places.running(name):
+        raise UserError(f"experiment {name!r} is not running; `regrow show {name}` says how it stands")
+    request = request_stop(store)
+    deadline = time.monotonic() + wait
+    while places.running(name):
+        if time.monotonic() > deadline:
+            raise UserError(f"{name} was asked to stop but still runs after {wait:g} s; {_driver(store)}")
+        time.sleep(0.2 if places.alive(name) else 2.0)  # from afar it costs a request
+    withdraw_stop(store, request)  # its driver may have ended, or died, before it came to that
+    print(f"{name} is stopped; `{places.command('resume', name)}` goes on")
+
+
+def _driver(store: Store) -> str:
+    """Who runs the experiment, and how to end that all the same."""
+    opened = survey(store).opened
+    if opened is None:
+        return "it is about to begin, and will heed it then"
+    host, process, _ = opened.driver.rsplit(":", 2)
+    return (
+        f"its driver is process {process} on {host}, which `kill -9 {process}` ends there in any case: "
+        "what is in its log is safe, and `regrow resume` goes on"
+    )

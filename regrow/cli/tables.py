@@ -1,0 +1,76 @@
+"""Trials and their steps as tables, for a terminal or a pipe. Only layout lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from regrow.cli.text import config, ranked, value
+from regrow.infra import views
+from regrow.infra.rows import Sorted
+from regrow.search.history import History, Trial
+
+_AT_ONCE = 1000
+"""Lines of a long table that are laid out together."""
+
+
+def trials(history: History, console: Console, most: int | None = None) -> Table:
+    """Trials as a table, best first; a column for each parameter where the console is wide enough, else one for all."""
+    names = list(dict.fromkeys(key for trial in history.trials for key in trial.config))
+    shown = ranked(history)[:most]
+    wide = _trials(history, shown, {n: [value(t.config.get(n, "")) for t in shown] for n in names})
+    if _width(console, wide) > console.width:
+        room = max(12, console.width - _width(console, _trials(history, shown, {})) - 2)
+        short = [line if len(line) <= room else line[: room - 1] + "…" for line in map(config, shown)]
+        wide = _trials(history, shown, {"configuration": short})
+    if len(history.trials) > len(shown):
+        wide.caption = f"{len(history.trials) - len(shown)} more: regrow trials {history.spec.name}"
+    return wide
+
+
+def _trials(history: History, shown: Sequence[Trial], settings: Mapping[str, Sequence[str]]) -> Table:
+    table = plain_table("trial", "state", history.spec.objective.name, "step", "steps", "attempts", *settings)
+    for place, trial in enumerate(shown):
+        number, step = (f"{trial.best[0]:.5g}", str(trial.best[1])) if trial.best else ("", "")
+        cells = [column[place] for column in settings.values()]
+        table.add_row(str(trial.number), trial.state.value, number, step, str(trial.step), str(len(trial.attempts)), *cells)
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Cells that a table would take on a console without end."""
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+
+
+def points(found: Sorted) -> Iterator[Table]:
+    """Every step of every trial, as tables one below the other."""
+    names = ["trial", "step", "attempt", *found.names]
+    rows = views.points(found)
+    widths = [0] * len(names)
+    part = list(islice(rows, _AT_ONCE))
+    while True:
+        cells = [[value(point.get(name, "")) for name in names] for point in part]
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=not any(widths))
+        # At least as wide as the one above it, so that columns stay where they are.
+        columns = zip(names, *cells, strict=True)
+        widths = [max(width, *map(cell_len, column)) for width, column in zip(widths, columns, strict=True)]
+        for name, width in zip(names, widths, strict=True):
+            table.add_column(name, no_wrap=True, min_width=width)
+        for row in cells:
+            table.add_row(*row)
+        yield table
+        if not (part := list(islice(rows, _AT_ONCE))):
+            return
+
+
+def plain_table(*columns: str) -> Table:
+    """An empty table without lines, whose cells are never broken."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table

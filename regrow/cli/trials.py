@@ -1,0 +1,83 @@
+"""`trials`: the trials of an experiment, or every step of them, for people, machines and spreadsheets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regrow.cli import tables
+from regrow.cli.console import plain_console
+from regrow.cli.options import JsonOption, NameArgument, StateOption
+from regrow.infra import views
+from regrow.infra.places import Places, replayed
+from regrow.infra.rows import Rows
+from regrow.tasks.errors import UserError
+
+
+def trials(
+    name: NameArgument,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="File for --csv (default: standard output) or --parquet; replaced if there", show_default=False),
+    ] = None,
+    state: StateOption = None,
+    history: Annotated[bool, typer.Option("--history", help="Every step of every trial instead of a line a trial")] = False,
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV, safe to open in a spreadsheet")] = False,
+    as_parquet: Annotated[bool, typer.Option("--parquet", help="A Parquet file")] = False,
+) -> None:
+    """List the trials of an experiment, best first; with --history every reported step."""
+    if as_json + as_csv + as_parquet > 1:
+        raise UserError("--json, --csv and --parquet exclude each other")
+    if file is not None and not (as_csv or as_parquet):
+        raise UserError(f"{file}: a file goes with --csv or --parquet")
+    if as_parquet and file is None:
+        raise UserError(f"--parquet: name a file: regrow trials {name} {name}.parquet --parquet")
+    places = Places.at(state)
+    rows = replayed(places.known(name), name)
+    found = rows.history
+    if as_csv or as_parquet:
+        _table(rows, places, file, history=history, parquet=as_parquet)
+    elif history:
+        with rows.sorted() as steps:
+            if as_json:
+                for point in views.points(steps):
+                    print(json.dumps(point))
+            else:
+                for table in tables.points(steps):
+                    plain_console().print(table)
+    elif as_json:
+        for trial in found.trials:
+            print(json.dumps(views.trial_view(found, trial)))
+    else:
+        console = plain_console()
+        console.print(tables.trials(found, console))
+
+
+def _table(rows: Rows, places: Places, file: Path | None, *, history: bool, parquet: bool) -> None:
+    from regrow.infra.exports import destination, files, frames
+
+    if file is not None:
+        destination.is_stream(file)  # what cannot be written is refused at once
+    lines = columns = 0
+
+    def counted(parts: Iterable[frames.Table]) -> Iterator[frames.Table]:
+        nonlocal lines, columns
+        for table in parts:
+            lines, columns = lines + len(table[0].cells), len(table)
+            yield table
+
+    with rows.sorted() if history else nullcontext() as steps:
+        table = counted([frames.trials(rows, places)] if steps is None else frames.curves(rows.history, steps))
+        if file is None:
+            sys.stdout.buffer.writelines(files.csv_bytes(table))
+            sys.stdout.buffer.flush()
+            return
+        destination.put(file, (files.parquet_bytes if parquet else files.csv_bytes)(table))
+    destination.tell(file, f"{file}: {lines} {'steps' if history else 'trials'}, {columns} columns")

@@ -1,0 +1,44 @@
+"""`verify`: every decision of an experiment, recomputed from its log."""
+
+from __future__ import annotations
+
+import sys
+
+from regrow.cli.exit_codes import ExitCode
+from regrow.cli.options import NameArgument, StateOption
+from regrow.infra.log import Log
+from regrow.infra.places import Places, stream_events, survey
+
+
+def verify(name: NameArgument, state: StateOption = None) -> None:
+    """Recompute every decision of an experiment from its log."""
+    from regrow.infra.experiments import make_importable
+    from regrow.search.errors import SearchCodeError
+    from regrow.search.events import encode
+    from regrow.search.history import specification
+    from regrow.search.verify import verify as check
+    from regrow.tasks.errors import UserCodeError
+    from regrow.tasks.traces import user_trace
+
+    store = Places.at(state).known(name)
+    found = survey(store)
+    if found.created is not None:
+        make_importable(specification(found.created, found.opened))
+    try:
+        result = check(stream_events(store))
+    except SearchCodeError as error:
+        raise UserCodeError(str(error), user_trace(error.__cause__ or error)) from None
+    end = Log.proven(store)
+    if result.difference is None:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in result.kinds.items())
+        print(f"{name}: {result.events} events fold without a contradiction ({kinds})")
+        print(f"{name}: {result.decisions} decisions recomputed, all as recorded")
+        if result.history.closed is not None:
+            unproved = "the end of its log cannot be proved: an earlier version closed it, or its driver was killed right then"
+            print(f"{name}: {f'its log is whole up to segment {end}, with which it was closed' if end else unproved}")
+        return
+    wrong = result.difference
+    print(f"{name}: event {wrong.position} differs: {wrong.why}")
+    print(f"  found:    {encode(wrong.found).decode()}")
+    print(f"  expected: {encode(wrong.expected).decode() if wrong.expected is not None else 'nothing'}")
+    sys.exit(ExitCode.FAILED)
