@@ -32,6 +32,19 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "optuna": ("regrow.search.samplers.optuna_study", "OptunaStudy"),
 }
 NAMES = tuple(REGISTRY)
+ELSEWHERE: Mapping[str, str] = {
+    "tpe": "bayes bayesian bayesianoptimization bayesopt hyperopt hyperoptsearch optunasearch tpesampler",
+    "gp": "bayesoptsearch gpsampler botorch",
+    "random": "randomsampler randomsearch basicvariantgenerator adaptiveasha asyncasha asynchalving",
+    "grid": "gridsearch gridsampler",
+    "cmaes": "cma cmaessampler",
+    "nsga2": "nsgaiisampler",
+    "nsga3": "nsgaiiisampler",
+    "qmc": "qmcsampler sobol",
+    "brute_force": "bruteforcesampler",
+    "bohb": "tunebohb",
+}
+"""Their names in other tools, without case and underscores: for hints."""
 
 
 def make(search: object, setting: Setting) -> Sampler:

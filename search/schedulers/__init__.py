@@ -48,6 +48,19 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
 }
 NAMES = tuple(REGISTRY)
+ELSEWHERE: Mapping[str, str] = {
+    "fifo": "none fifoscheduler noppruner",
+    "asha": "ashascheduler successivehalvingpruner adaptiveasha asyncasha asynchalving",
+    "successive_halving": "syncsuccessivehalving",
+    "hyperband": "hyperbandscheduler hyperbandforbohb",
+    "async_hyperband": "asynchyperband asynchyperbandscheduler hyperbandpruner",
+    "median": "medianstopping medianstoppingrule medianpruner",
+    "percentile": "percentilepruner",
+    "pbt": "populationbasedtraining",
+    "pbt_replay": "populationbasedtrainingreplay",
+    "pb2": "populationbasedbandits",
+}
+"""Their names in other tools, without case and underscores: for hints."""
 DEFAULT = "fifo"
 """The one of a specification that names none: every trial runs to its end."""
 _PORT = ("apply", "first", "decide", "promote", "surplus")

@@ -82,7 +82,7 @@ def test_beside_optunas_on_finished_trials(mode: Mode) -> None:
     )
     finished = [uniform_draw(n, "curve") for n in range(20)]
     for number, value in enumerate(finished):
-        scheduler.tell(number, [value], Verdict())
+        scheduler.apply(Decision(trial=number, values=[value], verdict=Verdict()))
         study.add_trial(optuna.trial.create_trial(value=value, intermediate_values={1: value}))
     differ = 0
     for number in range(100):
