@@ -212,7 +212,8 @@ class History(View):
     def _ended(self, event: Ended) -> None:
         trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.END)
         if event.cause not in CAUSES.get(event.outcome, (event.cause,)):
-            self._refuse(trial, attempt, f"have ended as {event.outcome} by {event.cause or 'no cause'!r}")
+            by = f"by {event.cause!r}" if event.cause else "without a cause"
+            self._refuse(trial, attempt, f"have ended as {event.outcome} {by}")
         retries = event.outcome in CAUSES and self.spec.retries.allows(event.cause, trial.ended_by[event.cause] + 1)
         state = move(trial.number, trial.state, consequence(event.outcome, attempt.verdict, retries=retries))
         attempt.state = after

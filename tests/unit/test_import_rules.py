@@ -22,6 +22,8 @@ MAY_IMPORT = {
     "flows": {"search", "tasks", "infra", "flows"},
     "face": {"search", "tasks", "infra", "flows", "face"},
 }
+APART = {"regrow.search.samplers": "regrow.search.schedulers", "regrow.search.schedulers": "regrow.search.samplers"}
+"""What does not know the other: what both need lies beside them in search/."""
 NOT_IN_SEARCH = {
     "asyncio", "fsspec", "glob", "io", "logging", "mlflow", "os", "pathlib", "prefect", "prefect_ray", "ray", "requests",
     "s3fs", "secrets", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "urllib",
@@ -95,6 +97,8 @@ def broken(module: str, source: str) -> list[str]:
             found.append((node, "a relative import"))
         ours = [name for name in imported(node) if within(name, ("regrow",))]
         found += [(node, f"{own} imports {layer(name)} ({name})") for name in ours if layer(name) not in MAY_IMPORT[own]]
+        apart = tuple(other for part, other in APART.items() if within(module, (part,)))
+        found += [(node, f"{module} imports {name}, of which it does not know") for name in ours if within(name, apart)]
         if own == "search":
             found += [(node, reason) for reason in impure(node)]
     return [f"{module}:{getattr(node, 'lineno', 0)}: {reason}" for node, reason in found]
@@ -210,6 +214,8 @@ def test_starting_up_loads_nothing_heavy() -> None:
         ("regrow.search.space", "import numpy as np\nr = np.random.default_rng()", "without a seed (default_rng)"),
         ("regrow.search.space", "import datetime\nt = datetime.datetime.now()", "reads the clock (now)"),
         ("regrow.search.space", "from datetime import date\nt = date.today()", "reads the clock (today)"),
+        ("regrow.search.samplers.dehb", "from regrow.search.schedulers import hyperband", "of which it does not know"),
+        ("regrow.search.schedulers.pbt", "def f():\n    import regrow.search.samplers.grid", "of which it does not know"),
         ("regrow.tasks.trial", "from regrow.infra.log import Log", "tasks imports infra"),
         ("regrow.tasks.trial", "from regrow import experiment", "tasks imports face"),
         ("regrow.infra.log", "from regrow.flows import run", "infra imports flows"),
