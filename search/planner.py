@@ -44,6 +44,11 @@ HOPELESS = 5
 """So many trials that fail in a sitting in which no trial reports anything end it: the fault is not in one configuration."""
 
 
+_SAVING = (Saved, Dropped)
+_CLONING = (Saved, Began, Ended, Retired, Decided)
+"""The events after which a trial may need other trials' checkpoints no more."""
+
+
 class Planner:
     """The fold of a log, and the decisions that follow from it. Holds no state that the log does not determine.
 
@@ -68,17 +73,17 @@ class Planner:
         grown = self._grown_by(event)
         self.history.apply(event)
         if grown:
-            self._grown = {number for number in self._grown if self._surplus(number)} | grown
+            self._grown = {number for number in self._grown - grown if self._surplus(number)} | grown
         self._scheduling.apply(event)
         self._results.apply(event)
         match event:
-            case Opened(by="driver"):
-                self._failed_now, self._reported_now = 0, False
-            case Began():
-                self._note_due(event.trial)
             case Reported():
                 self._reported_now = True
                 self._note_due(event.trial)
+            case Began():
+                self._note_due(event.trial)
+            case Opened(by="driver"):
+                self._failed_now, self._reported_now = 0, False
             case Decided():
                 self._due.remove(event.trial)
                 self._note_due(event.trial)
@@ -289,8 +294,8 @@ class Planner:
 
     def _grown_by(self, event: AnyEvent) -> set[int]:
         """The trials of which retention may keep fewer checkpoints than they have once this event, not applied yet, is."""
-        grown = {event.trial} if isinstance(event, Saved | Dropped) else set()
-        if isinstance(event, Saved | Began | Ended | Retired | Decided) and 0 <= event.trial < len(self.history.trials):
+        grown: set[int] = {event.trial} if isinstance(event, _SAVING) else set()
+        if isinstance(event, _CLONING) and 0 <= event.trial < len(self.history.trials):
             clone = self.history.trials[event.trial].clone
             if clone is not None:
                 grown.add(clone.source)  # its checkpoints may not be needed any more, as the other one waited for them

@@ -12,6 +12,10 @@ from regrow.search.samplers import Result, Steps
 from regrow.search.schedulers import FINAL
 
 
+_TEACHING = frozenset({Created, Proposed, Retired, Ended, Revived})
+"""The events after which there may be something to be learnt."""
+
+
 class Results:
     """Of an experiment, in the order of its log. Telling is not done here, for it may need a sampler's library."""
 
@@ -22,6 +26,8 @@ class Results:
 
     def apply(self, event: AnyEvent) -> None:
         """Takes an event in, after the history did."""
+        if type(event) not in _TEACHING:
+            return
         match event:
             case Created():
                 self._begin(event)

@@ -10,6 +10,8 @@ from regrow.search.spec_parts import Checkpointing
 
 def surplus(trial: Trial, policy: Checkpointing, sign: float, pinned: AbstractSet[str]) -> list[str]:
     """Manifests that are not needed any more. `sign` makes the objective a cost; `pinned`: what other trials wait for."""
+    if len(trial.checkpoints) <= policy.keep_last and not trial.replaced and not trial.stale:
+        return []
     kept = _kept(trial, policy, sign)
     old = [*trial.replaced, *(c.manifest for step, c in trial.checkpoints.items() if step not in kept)]
     return [manifest for manifest in old if manifest not in pinned]

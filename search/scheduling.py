@@ -27,6 +27,10 @@ from regrow.search.schedulers import (
 from regrow.search.spec import Spec
 
 
+_TOLD = frozenset({Opened, Proposed, Started, Decided, Retired, Revived, Ended})
+"""The events that are news to a scheduler; most events of a log are none: 1 us each."""
+
+
 class Scheduling:
     """Tells a scheduler what happened, after the history took it in."""
 
@@ -50,7 +54,7 @@ class Scheduling:
         """Takes an event in. Raises SearchCodeError where the user's own scheduler raises."""
         if isinstance(event, Created) and not self._history.spec.own_scheduler:
             _ = self.scheduler
-        for news in self._news(event):
+        for news in self._news(event) if type(event) in _TOLD else ():
             if self._scheduler is None:
                 self._put_off.append(news)
             else:
