@@ -21,9 +21,9 @@ from typing import Any
 import optuna
 
 from regrow.search import samplers, schedulers
+from regrow.search.chance import uniform_draw
 from regrow.search.samplers import Result
-from regrow.search.samplers.random_search import uniform_draw
-from regrow.search.schedulers import Candidate, Verdict
+from regrow.search.schedulers import Candidate, Decision, Verdict
 from regrow.search.setting import Setting
 from regrow.search.simulator import FunctionObjective, simulate
 from regrow.search.space import Space
@@ -49,8 +49,8 @@ def asha(trials: int) -> tuple[float, float]:
     """Milliseconds a decision, ours and Optuna's."""
     scheduler = schedulers.make("asha", SETTING)
     for trial in range(trials):
-        scheduler.added(Candidate(trial=trial, config={}))
-        scheduler.tell(trial, [uniform_draw(trial, "loss")], Verdict())
+        scheduler.apply(Candidate(trial=trial, config={}))
+        scheduler.apply(Decision(trial=trial, values=[uniform_draw(trial, "loss")], verdict=Verdict()))
     ours = median_ms(lambda turn: scheduler.decide(trials + turn, [uniform_draw(-turn, "loss")]))
     study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner(reduction_factor=3))
     attrs = {"completed_rung_0": 0.5}

@@ -75,8 +75,8 @@ def course(label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive
             starting += max(0.0, history.elapsed() - event.ago - opened)
             opened = None
         done += len(event.rows) if isinstance(event, Reported) else 0
-        leader = history.trials[history.best].best if history.best is not None else None
-        now = None if leader is None else leader[0]
+        leader = history.leader
+        now = None if leader is None or leader.best is None else leader.best[0]
         if now != best:  # worse than before, too: what was reached with steps that were lost is not there
             best = now
             steps.append(done)
@@ -143,5 +143,5 @@ def _one(one: Course, now: float) -> dict[str, Any]:
 def best_configuration(one: Course) -> dict[str, Any]:
     """The flat configuration with which an experiment's best value was reached; empty where there is none."""
     history = one.history
-    trial = history.trials[history.best] if history.best is not None else None
+    trial = history.leader
     return {} if trial is None or trial.best is None else history.path(trial.number, trial.best[1])[-1]

@@ -65,7 +65,7 @@ Best = tuple[int, float, int]
 
 def best_of(history: History) -> Best | None:
     """The best trial so far."""
-    trial = history.trials[history.best] if history.best is not None else None
+    trial = history.leader
     return None if trial is None or trial.best is None else (trial.number, *trial.best)
 
 

@@ -36,7 +36,7 @@ def register_best(
     That model is the last one that the user's code logged in the trial's run, with its signature; where there is none, the
     files of the checkpoint of the best step. Raises what MLflow or the store raises.
     """
-    best = history.trials[history.best] if history.best is not None else None
+    best = history.leader
     if best is None or best.best is None:
         return f"No model was registered as {name!r} in MLflow: no trial has reported anything"
     value, step = best.best

@@ -61,7 +61,7 @@ def study(
 def _about(history: History) -> dict[str, Json]:
     """The study's attributes."""
     spec = history.spec
-    best = None if history.best is None else history.trials[history.best]
+    best = history.leader
     constants = {p.name: p.domain.cell(0) for p in spec.space.flat if _always(p)}
     about = {
         "regrow.experiment": spec.name,

@@ -87,7 +87,7 @@ def learning_curves(history: History) -> Figure | None:
                     linewidth=1.1, alpha=faint, label=label, solid_capstyle="round", **mark,
                 )
                 label = None
-    if history.best is not None and (leader := history.trials[history.best]).best is not None:
+    if (leader := history.leader) is not None and leader.best is not None:
         value, step = leader.best
         label = f"best: trial {leader.number}, {value:.5g}"
         axes.plot(range(1, leader.step + 1), leader.values, color=BEST, linewidth=2.2, zorder=4, label=label)

@@ -11,7 +11,7 @@ from regrow.infra.notes import Notes
 from regrow.infra.places import Places
 from regrow.infra.rows import Sorted
 from regrow.infra.sources import changes, code_changed
-from regrow.search import cost, waste
+from regrow.search import cost, schedulers, waste
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 
@@ -25,10 +25,9 @@ def status(history: History, *, alive: bool) -> str:
 
 def best(history: History) -> dict[str, Any] | None:
     """The best trial, None before the first report. `checkpoint` is the manifest of that step, else the newest, else None."""
-    if history.best is None:
+    trial = history.leader
+    if trial is None or trial.best is None:
         return None
-    trial = history.trials[history.best]
-    assert trial.best is not None
     value, step = trial.best
     checkpoint = trial.checkpoint_at(step)
     return {
@@ -77,7 +76,7 @@ def repeats(history: History) -> list[dict[str, Any]]:
     """Configurations that were repeated, best mean first: mean and standard deviation (0 for one) of the best values of
     those of their trials that are done. Empty without repeats.
     """
-    count, sign = history.spec.repeats, -1.0 if history.spec.objective.mode == "max" else 1.0
+    count, sign = history.spec.repeats, history.objective.sign
     found: list[dict[str, Any]] = []
     for first in range(0, len(history.trials) if count > 1 else 0, count):
         group = [t for t in history.trials[first : first + count] if t.state is TrialState.DONE and t.best is not None]
@@ -185,7 +184,7 @@ def schedule(history: History, number: int, until: int) -> dict[str, Any]:
     policy = [[step, path[step]] for step in range(1, len(path)) if path[step] != path[step - 1]]
     return {
         "points": [history.spec.space.nest(path[0])],
-        "schedule": {"pbt_replay": {"policy": policy}} if policy else "fifo",
+        "schedule": schedulers.replaying(policy),
         "trials": 1,
         "max_steps": len(path),
     }

@@ -20,7 +20,21 @@ from regrow.search.events import AnyEvent, Decided, Proposed, Retired, decode, e
 from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.planner import Planner, seed_for
 from regrow.search.samplers import Proposal, Result, Sampler
-from regrow.search.schedulers import Candidate, Scheduler, Verdict
+from regrow.search.schedulers import (
+    Candidate,
+    Decision,
+    Drop,
+    End,
+    Foreseeing,
+    News,
+    Opening,
+    Revival,
+    Scheduler,
+    SchedulerPort,
+    Start,
+    Verdict,
+    Widening,
+)
 from regrow.search.setting import Setting
 from regrow.search.simulator import Availability, FunctionObjective, Objective, Simulation, availability, simulate
 from regrow.search.space import Space
@@ -30,17 +44,27 @@ from regrow.search.verify import verify
 __all__ = [
     "Availability",
     "Candidate",
+    "Decision",
+    "Drop",
+    "End",
+    "Foreseeing",
     "FunctionObjective",
+    "News",
     "Objective",
+    "Opening",
     "Proposal",
     "Result",
+    "Revival",
     "Sampler",
     "Scheduler",
+    "SchedulerPort",
     "Setting",
     "Simulation",
     "Space",
     "Spec",
+    "Start",
     "Verdict",
+    "Widening",
     "availability",
     "check_log",
     "check_resumes",

@@ -1,6 +1,6 @@
 """The events of an experiment's log: everything that happened, and everything that was decided.
 
-Only the types and their JSON live here; what an event means is in `history.py`. Events are of two kinds:
+Only the types and their JSON live here; what an event means is in `history/`. Events are of two kinds:
 *observations* (a worker, a driver or a user said something) and *decisions* (the planner's; `regrow verify` recomputes
 them from the events before). Fields may be added with a default; none is ever renamed or removed.
 

@@ -7,6 +7,7 @@ in more than its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import Any
 
 from regrow.search.errors import SpecError
@@ -14,43 +15,22 @@ from regrow.search.foreign_domains import flow, meant, meant_by_text
 
 _SHOWN = 300  # characters of a translated value: a space may have hundreds of parameters
 
-ALGORITHMS: Mapping[str, Mapping[str, str]] = {
-    key: {word: name for name, words in names.items() for word in words.split()}
-    for key, names in {
-        "search": {
-            "tpe": "bayes bayesian bayesianoptimization bayesopt hyperopt hyperoptsearch optunasearch tpesampler",
-            "gp": "bayesoptsearch gpsampler botorch",
-            "random": "randomsampler randomsearch basicvariantgenerator adaptiveasha asyncasha asynchalving",
-            "grid": "gridsearch gridsampler",
-            "cmaes": "cma cmaessampler",
-            "nsga2": "nsgaiisampler",
-            "nsga3": "nsgaiiisampler",
-            "qmc": "qmcsampler sobol",
-            "brute_force": "bruteforcesampler",
-            "bohb": "tunebohb",
-        },
-        "schedule": {
-            "fifo": "none fifoscheduler noppruner",
-            "asha": "ashascheduler successivehalvingpruner adaptiveasha asyncasha asynchalving",
-            "successive_halving": "syncsuccessivehalving",
-            "hyperband": "hyperbandscheduler hyperbandforbohb",
-            "async_hyperband": "asynchyperband asynchyperbandscheduler hyperbandpruner",
-            "median": "medianstopping medianstoppingrule medianpruner",
-            "percentile": "percentilepruner",
-            "pbt": "populationbasedtraining",
-            "pbt_replay": "populationbasedtrainingreplay",
-            "pb2": "populationbasedbandits",
-        },
-    }.items()
-}
-"""Samplers and schedulers by their names elsewhere, without case and underscores."""
 _MODES = {word: word[:3] for word in ("min", "max", "minimize", "minimise", "minimum", "maximize", "maximise", "maximum")}
+
+
+@cache
+def _algorithms(key: str) -> Mapping[str, str]:
+    """Our names of samplers or schedulers by those elsewhere."""
+    from regrow.search import samplers, schedulers  # they read their options with what stands here
+
+    registry = {"search": samplers, "schedule": schedulers}.get(key)
+    return {} if registry is None else {word: name for name, words in registry.ELSEWHERE.items() for word in words.split()}
 
 
 def algorithm(key: str, name: object) -> str | None:
     """What a sampler or scheduler is called under `key` (search or schedule), None for a name that no tool has."""
     word = str(name).rpartition(".")[2].lower()
-    return ALGORITHMS.get(key, {}).get(word.replace("_", "").replace("-", ""))
+    return _algorithms(key).get(word.replace("_", "").replace("-", ""))
 
 
 def as_mode(word: object) -> str | None:

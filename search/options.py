@@ -100,7 +100,8 @@ def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed:
     """Calls `make` with what is fixed and the user's options, which are its keyword-only parameters.
 
     A class whose `__init__` passes `**options` on to its base has that one's options too. Raises SpecError for an option that
-    it does not have, or a value whose type differs from the default's.
+    it does not have, or a value whose type differs from the default's. One that `make` raises at the name of an option is told
+    at its place below `key`.
     """
     known = {name: default for name, (_, default) in option_types(make).items() if name not in fixed}
     for name, value in options.items():
@@ -114,4 +115,7 @@ def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed:
         if not isinstance(value, accepted) or (isinstance(value, bool) and not isinstance(default, bool)):
             problem, hint = f"is not {_TYPES[type(default)]}", f"the default is {_written(default)}"
             raise SpecError(key=f"{key}.{name}", value=value, problem=problem, hint=hint)
-    return make(**fixed, **options)
+    try:
+        return make(**fixed, **options)
+    except SpecError as error:
+        raise (error.within(key) if error.key.partition(".")[0] in known else error) from error.__cause__

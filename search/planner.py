@@ -7,20 +7,16 @@ the event's own time: so a log can be replayed and each of its decisions recompu
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-
 import msgspec
 
-from regrow.search import samplers, schedulers
-from regrow.search.errors import SearchCodeError, SpecError
+from regrow.search import samplers
+from regrow.search.chance import seed_for
+from regrow.search.errors import SpecError
 from regrow.search.events import (
     AnyEvent,
     Began,
     Closed,
     Closing,
-    Created,
     Decided,
     Dropped,
     Ended,
@@ -33,34 +29,38 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.history import History, Trial
-from regrow.search.lifecycle import IllegalMove, TrialState
+from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
 from regrow.search.results import Results
+from regrow.search.retention import surplus
 from regrow.search.samplers import Sampler
-from regrow.search.schedulers import FINAL, Candidate, Scheduler, Verdict
-from regrow.search.spec_parts import Stop
+from regrow.search.schedulers import SchedulerPort, Verdict, Widening
+from regrow.search.scheduling import Scheduling, theirs, until
+from regrow.search.stopping import why_enough
+
+__all__ = ["HOPELESS", "Planner", "seed_for"]
 
 HOPELESS = 5
 """So many trials that fail in a sitting in which no trial reports anything end it: the fault is not in one configuration."""
 
 
-def seed_for(seed: int, number: int, purpose: str = "proposal") -> int:
-    """A 32-bit seed for trial `number`: a stable hash, the same on every machine and in every version of Python."""
-    digest = hashlib.sha256(f"{purpose}:{seed}:{number}".encode()).digest()
-    return int.from_bytes(digest[:4], "big")
+_SAVING = (Saved, Dropped)
+_CLONING = (Saved, Began, Ended, Retired, Decided)
+"""The events after which a trial may need other trials' checkpoints no more."""
 
 
 class Planner:
-    """The fold of a log, and the decisions that follow from it. Holds no state that the log does not determine."""
+    """The fold of a log, and the decisions that follow from it. Holds no state that the log does not determine.
+
+    Only `apply` changes it. What a question puts together for the first time (the sampler, a user's own scheduler) is what the
+    events so far make of it, whenever that is done.
+    """
 
     def __init__(self, called: str | None = None) -> None:
         self.history = History(called)
         self._sampler: Sampler | None = None
-        self._scheduler: Scheduler | None = None
+        self._scheduling = Scheduling(self.history)
         self._results = Results(self.history)
-        self._unfolded: list[Callable[[Scheduler], None]] = []
-        """What a user's own scheduler is to be told once it is needed."""
-        self._exhausted = False
         self._due: list[int] = []
         """Trials whose attempt reached the step of a decision, in that order."""
         self._grown: set[int] = set()
@@ -70,54 +70,27 @@ class Planner:
 
     def apply(self, event: AnyEvent) -> None:
         """Takes an event in. Raises IllegalMove, and changes nothing, for one that cannot follow."""
-        cloned = self._clone_of(event)
+        grown = self._grown_by(event)
         self.history.apply(event)
-        if cloned is not None:
-            self._grown.add(cloned)  # its checkpoints may not be needed any more
+        if grown:
+            self._grown = {number for number in self._grown - grown if self._surplus(number)} | grown
+        self._scheduling.apply(event)
+        self._results.apply(event)
         match event:
-            case Created():
-                if not self.history.spec.own_scheduler:
-                    _ = self._scheduling
-                self._results.begin(event)
-            case Opened():
-                self._fold(lambda scheduler: scheduler.opened(event.slots, event.widest or event.slots))
-                if event.by == "driver":
-                    self._failed_now, self._reported_now = 0, False
-            case Proposed():
-                trial = self.history.trials[event.trial]
-                self._results.add(trial)
-                candidate = Candidate(trial=event.trial, config=event.config, state=event.state)
-                self._fold(lambda scheduler: scheduler.added(candidate))
-            case Started():
-                self._fold(lambda scheduler: scheduler.started(event.trial))
-            case Began() | Reported():
-                self._reported_now = self._reported_now or isinstance(event, Reported)
+            case Reported():
+                self._reported_now = True
                 self._note_due(event.trial)
+            case Began():
+                self._note_due(event.trial)
+            case Opened(by="driver"):
+                self._failed_now, self._reported_now = 0, False
             case Decided():
                 self._due.remove(event.trial)
                 self._note_due(event.trial)
-                self._tell_scheduler(event)
-            case Retired():
-                self._fold(lambda scheduler: scheduler.dropped(event.trial))
-                self._finished(self.history.trials[event.trial])
-            case Revived():
-                trial = self.history.trials[event.trial]
-                self._results.revived(trial)
-                held = trial.held
-                self._fold(lambda scheduler: scheduler.revived(event.trial, held=held))
-                if trial.state.final:
-                    self._finished(trial)
-            case Saved() | Dropped():
-                self._grown.add(event.trial)
             case Ended():
                 if event.trial in self._due:
                     self._due.remove(event.trial)
-                trial = self.history.trials[event.trial]
-                if trial.held:
-                    self._results.add(trial)
-                if trial.state.final:
-                    self._finished(trial)
-                    self._failed_now += trial.state is TrialState.FAILED
+                self._failed_now += self.history.trials[event.trial].state is TrialState.FAILED
             case _:
                 pass
 
@@ -126,35 +99,20 @@ class Planner:
         history = self.history
         if history.opened is None or history.closed is not None:
             return None
-        with self._theirs():
-            return self._decision(now)
+        with theirs(history.spec):
+            return (
+                self._bury(now)
+                or self._revive(now)
+                or self._decide(now)
+                or self._retain(now)
+                or self._advance(now, complete=len(history.trials) >= history.total)
+            )
 
-    def _decision(self, now: float) -> AnyEvent | None:
-        history = self.history
-        return (
-            self._bury(now)
-            or self._revive(now)
-            or self._decide(now)
-            or self._retain(now)
-            or (self._retire(now) if history.closing is None else None)
-            or self._close(now)
-            or (self._start(now) if history.closing is None else None)
-        )
-
-    @contextmanager
-    def _theirs(self) -> Iterator[None]:
-        """Names the user's own sampler or scheduler as what raised."""
-        try:
-            yield
-        except (SpecError, IllegalMove):
-            raise
-        except Exception as error:
-            spec = self.history.spec
-            own = [chosen(spec.search)] * spec.own_sampler + [chosen(spec.schedule)] * spec.own_scheduler
-            if not own:
-                raise
-            told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; mend it, then resume"
-            raise SearchCodeError(told) from error
+    def _advance(self, now: float, *, complete: bool) -> AnyEvent | None:
+        """Trials are given up or begin, or the sitting ends. `complete`: every trial that there will be has been proposed."""
+        if self.history.closing is not None:
+            return self._close(now, complete=complete)
+        return self._retire(now, complete=complete) or self._close(now, complete=complete) or self._start(now, complete=complete)
 
     # ---- the kinds of decision, most urgent first ------------------------------------------------------------------
 
@@ -179,7 +137,7 @@ class Planner:
             attempt = trial.attempt
             if attempt is None or attempt.until is None:
                 continue
-            verdict = self._scheduling.decide(number, _until(trial, attempt.until))
+            verdict = self._scheduler.decide(number, until(trial, attempt.until))
             if verdict.until is not None and verdict.until <= attempt.until:
                 problem = f"decides on trial {number} at step {attempt.until} to decide again at step {verdict.until}"
                 raise SpecError("schedule", chosen(self.history.spec.schedule), problem, "`until` is a later step")
@@ -196,8 +154,10 @@ class Planner:
             manifests = [c.manifest for s, c in sorted(source.checkpoints.items(), reverse=True) if s >= source.stale]
             if not manifests:
                 why = f"{verdict.why}, which has no checkpoint"
-                until = self._scheduling.first(trial.number, step)
-                return Decided(t=now, trial=trial.number, attempt=attempt, step=step, verdict="continue", until=until, why=why)
+                following = self._scheduler.first(trial.number, step)
+                return Decided(
+                    t=now, trial=trial.number, attempt=attempt, step=step, verdict="continue", until=following, why=why
+                )
         return Decided(
             t=now, trial=trial.number, attempt=attempt, step=step, verdict=verdict.action, until=verdict.until,
             why=verdict.why, source=verdict.source, manifests=manifests,
@@ -214,104 +174,80 @@ class Planner:
             _check_plain(verdict.config, "schedule", name)
 
     def _retain(self, now: float) -> AnyEvent | None:
-        for number in sorted(self._grown):
-            trial = self.history.trials[number]
-            kept, pinned = self._kept(trial), self.history.pinned
-            old = [*trial.replaced, *(c.manifest for step, c in trial.checkpoints.items() if step not in kept)]
-            if surplus := [manifest for manifest in old if manifest not in pinned]:
-                return Dropped(t=now, trial=number, manifests=surplus)
-            self._grown.discard(number)
-        return None
+        found = ((number, manifests) for number in sorted(self._grown) if (manifests := self._surplus(number)))
+        return next((Dropped(t=now, trial=number, manifests=manifests) for number, manifests in found), None)
 
-    def _retire(self, now: float) -> AnyEvent | None:
+    def _retire(self, now: float, *, complete: bool) -> AnyEvent | None:
         """Paused trials that will never be promoted."""
         history = self.history
         if not history.held:
             return None
-        complete = self._complete
-        if (found := self._scheduling.surplus(complete=complete)) is not None and found[0] in history.held:
+        paused = history.by_state[TrialState.PAUSED]
+        found = self._scheduler.surplus(complete=complete)
+        if found is not None and found[0] in history.held and found[0] in paused:
             return Retired(t=now, trial=found[0], why=found[1])
         idle = not any(history.by_state[s] for s in (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST))
-        all_held = len(history.held) == len(history.by_state[TrialState.PAUSED])
-        if complete and idle and all_held and self._scheduling.promote(complete=True) is None:
+        if complete and idle and history.held == paused and self._scheduler.promote(complete=True) is None:
             return Retired(t=now, trial=min(history.held), why="nothing is left that could promote it")
         return None
 
-    def _close(self, now: float) -> AnyEvent | None:
+    def _close(self, now: float, *, complete: bool) -> AnyEvent | None:
         history = self.history
         if history.closing is not None:
             return Closed(t=now, status=history.closing.status) if not history.running else None
-        if (why := self._stop(history.spec.stop, now)) is not None:
+        if (why := why_enough(history.spec.stop, history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner")
         if self._failed_now >= min(HOPELESS, history.total) and not self._reported_now:
             why = f"{self._failed_now} trials failed and none reported anything"
             return Closing(t=now, status="failed", why=why, by="planner")
-        if self._complete and all(not history.by_state[s] for s in TrialState if not s.final):
+        if complete and all(not history.by_state[s] for s in TrialState if not s.final):
             good = history.by_state[TrialState.DONE] or history.by_state[TrialState.STOPPED]
             return Closed(t=now, status="finished" if good else "failed")
         return None
 
-    def _stop(self, stop: Stop, now: float) -> str | None:
-        """Why a condition holds, None if none does."""
-        history = self.history
-        best = history.trials[history.best].best if history.best is not None else None
-        if stop.target is not None and best is not None:
-            sign = -1.0 if history.objective.mode == "max" else 1.0
-            if sign * best[0] <= sign * stop.target:
-                return f"the target {stop.target:g} was reached"
-        if stop.hours is not None and history.elapsed(now) >= stop.hours * 3600:
-            return f"{stop.hours:g} hours are over"
-        if stop.plateau is not None and stop.plateau.trials is not None and history.since_best >= stop.plateau.trials:
-            return f"{history.since_best} trials ended without a better value"
-        if stop.trials is not None and history.ended >= stop.trials:
-            return f"{history.ended} trials have ended"
-        if stop.all:
-            each = [self._stop(inner, now) for inner in stop.all]
-            if all(why is not None for why in each):
-                return " and ".join(str(why) for why in each)
-        return None
-
-    def _start(self, now: float) -> AnyEvent | None:
+    def _start(self, now: float, *, complete: bool) -> AnyEvent | None:
         history = self.history
         if history.occupied >= history.slots:
             return None
         number = self._next_waiting()
-        if number is None and (history.held or history.leaving):
-            number = self._scheduling.promote(complete=self._complete)
-            if number in history.leaving:
-                return None  # its slot is about to be free; nobody else takes its turn
+        if number is None and history.held:
+            number = self._scheduler.promote(complete=complete)
             if number is not None and number not in history.held:
                 problem = f"promotes trial {number}, which is not paused"
                 raise SpecError("schedule", chosen(history.spec.schedule), problem, "promote what it was told to have paused")
+            if number in history.running:
+                return None  # its slot is about to be free; nobody else takes its turn
         if number is not None:
             return self._started(now, history.trials[number])
-        number = len(history.trials)
-        if self._complete:
+        if complete:
             return None
-        return self._propose(now, number)
+        # Where the sampler has nothing left to try, no other trial will come.
+        return self._propose(now, len(history.trials)) or self._advance(now, complete=True)
 
     def _next_waiting(self) -> int | None:
         """The first of the trials that need nobody's leave to go on."""
         history = self.history
         numbers = [min(history.by_state[s]) for s in (TrialState.PENDING, TrialState.LOST) if history.by_state[s]]
-        if len(history.by_state[TrialState.PAUSED]) > len(history.held):
-            numbers.append(min(history.by_state[TrialState.PAUSED] - history.held))
+        paused = history.by_state[TrialState.PAUSED]
+        if len(paused) > len(history.held) - len(history.held & history.running):  # else there are none: without a look at each
+            numbers.append(min(paused - history.held))
         return min(numbers, default=None)
 
     def _started(self, now: float, trial: Trial) -> Started:
-        history = self.history
+        history, scheduler = self.history, self._scheduler
+        wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else 1
         others = trial.clone.manifests if trial.clone is not None else []
         own = [c.manifest for step, c in sorted(trial.checkpoints.items(), reverse=True) if step >= trial.stale]
         return Started(
             t=now, trial=trial.number, attempt=len(trial.attempts) + 1,
-            until=self._scheduling.first(trial.number, trial.decided), checkpoints=[*others, *own],
+            until=scheduler.first(trial.number, trial.decided), checkpoints=[*others, *own],
             avoid_spot=trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
             clones=len(others),
-            width=max(1, min(self._scheduling.width(trial.number), history.slots - history.occupied, history.widest)),
+            width=max(1, min(wanted, history.slots - history.occupied, history.widest)),
         )
 
-    def _propose(self, now: float, number: int) -> AnyEvent | None:
-        """A new trial: a repeat of the one before, a point of the user's, or what the sampler proposes."""
+    def _propose(self, now: float, number: int) -> Proposed | None:
+        """A new trial: a repeat of the one before, a point of the user's, or what the sampler proposes; None for nothing left."""
         spec = self.history.spec
         group, repeat = divmod(number, spec.repeats)
         if repeat:
@@ -325,39 +261,14 @@ class Planner:
             spec.space.point(proposal.config, f"search: {chosen(spec.search)} proposed")
             _check_plain((proposal.config, proposal.state), "search", chosen(spec.search))
         if proposal is None:
-            self._exhausted = True
-            return self._retire(now) or self._close(now) or self._start(now)
+            return None
         return Proposed(t=now, trial=number, config=dict(proposal.config), state=dict(proposal.state))
-
-    @property
-    def _complete(self) -> bool:
-        """Whether every trial that there will be has been proposed."""
-        return self._exhausted or len(self.history.trials) >= self.history.total
-
-    def _note_due(self, number: int) -> None:
-        trial = self.history.trials[number]
-        attempt = trial.attempt
-        if attempt and attempt.until is not None and trial.step >= attempt.until and number not in self._due:
-            self._due.append(number)
 
     # ---- what they stand on ----------------------------------------------------------------------------------------
 
     @property
-    def _scheduling(self) -> Scheduler:
-        """A user's own is built at the first decision, so that reading a log imports nothing of theirs."""
-        if self._scheduler is None:
-            self._scheduler = schedulers.make(self.history.spec.schedule, self.history.spec.setting)
-            for fold in self._unfolded:
-                fold(self._scheduler)
-            self._unfolded.clear()
-        return self._scheduler
-
-    def _fold(self, what: Callable[[Scheduler], None]) -> None:
-        if self._scheduler is None:
-            self._unfolded.append(what)
-        else:
-            with self._theirs():
-                what(self._scheduler)
+    def _scheduler(self) -> SchedulerPort:
+        return self._scheduling.scheduler
 
     @property
     def _sampling(self) -> Sampler:
@@ -369,37 +280,26 @@ class Planner:
         self._results.untold.clear()
         return self._sampler
 
-    def _kept(self, trial: Trial) -> set[int]:
-        """Steps of the checkpoints that retention keeps: the last ones, and the best by the objective at their step, those
-        that meet the constraints first.
-        """
-        policy, spec = self.history.spec.checkpoint, self.history.spec
-        steps = sorted(step for step in trial.checkpoints if step >= trial.stale)
-        sign = -1.0 if spec.objective.mode == "max" else 1.0
-        broken = {s for s in trial.checkpoints if not trial.curve.feasible(s)}
-        by_value = sorted(trial.checkpoints, key=lambda s: (s in broken, sign * trial.values[s - 1], s))
-        return set(steps[-policy.keep_last :]) | set(by_value[: policy.keep_best])
+    def _note_due(self, number: int) -> None:
+        trial = self.history.trials[number]
+        attempt = trial.attempt
+        if attempt is None or attempt.until is None or attempt.state is not AttemptState.RUNNING or number in self._due:
+            return
+        if trial.step >= attempt.until:
+            self._due.append(number)
 
-    def _clone_of(self, event: AnyEvent) -> int | None:
-        """The trial whose checkpoints this event may release, as another one waited for them."""
-        if isinstance(event, Saved | Began | Ended | Retired | Decided) and 0 <= event.trial < len(self.history.trials):
+    def _surplus(self, number: int) -> list[str]:
+        history = self.history
+        return surplus(history.trials[number], history.spec.checkpoint, history.objective.sign, history.pinned)
+
+    def _grown_by(self, event: AnyEvent) -> set[int]:
+        """The trials of which retention may keep fewer checkpoints than they have once this event, not applied yet, is."""
+        grown: set[int] = {event.trial} if isinstance(event, _SAVING) else set()
+        if isinstance(event, _CLONING) and 0 <= event.trial < len(self.history.trials):
             clone = self.history.trials[event.trial].clone
-            return clone.source if clone is not None else None
-        return None
-
-    def _tell_scheduler(self, event: Decided) -> None:
-        values = _until(self.history.trials[event.trial], event.step)
-        if self._scheduler is None:
-            values = values[:]  # as they are now: it is told later
-        verdict = Verdict(
-            action=event.verdict, until=event.until, why=event.why, source=event.source, config=event.config
-        )
-        self._fold(lambda scheduler: scheduler.tell(event.trial, values, verdict))
-
-    def _finished(self, trial: Trial) -> None:
-        self._results.add(trial)
-        how = FINAL[trial.state]
-        self._fold(lambda scheduler: scheduler.ended(trial.number, how))
+            if clone is not None:
+                grown.add(clone.source)  # its checkpoints may not be needed any more, as the other one waited for them
+        return grown
 
 
 def _check_plain(value: object, key: str, name: str) -> None:
@@ -408,8 +308,3 @@ def _check_plain(value: object, key: str, name: str) -> None:
         msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpecError(key, name, f"returned what is not plain JSON: {error}", "return Python's own numbers and text") from None
-
-
-def _until(trial: Trial, step: int) -> Sequence[float]:
-    """The objective up to a step, without copying it where that is the last one."""
-    return trial.values if len(trial.values) == step else trial.values[:step]

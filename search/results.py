@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
-from regrow.search.events import Created, Known
+from regrow.search.events import AnyEvent, Created, Ended, Known, Proposed, Retired, Revived
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 from regrow.search.samplers import Result, Steps
 from regrow.search.schedulers import FINAL
+
+_TEACHING = frozenset({Created, Proposed, Retired, Ended, Revived})
+"""The events after which there may be something to be learnt."""
 
 
 class Results:
@@ -20,11 +23,32 @@ class Results:
         self.untold: list[Result] = []
         """For the caller to tell, and to clear."""
 
-    def begin(self, created: Created) -> None:
+    def apply(self, event: AnyEvent) -> None:
+        """Takes an event in, after the history did."""
+        if type(event) not in _TEACHING:
+            return
+        match event:
+            case Created():
+                self._begin(event)
+            case Proposed() | Retired():
+                self._add(self._history.trials[event.trial])
+            case Ended():
+                trial = self._history.trials[event.trial]
+                if trial.held or trial.state.final:
+                    self._add(trial)
+            case Revived():
+                trial = self._history.trials[event.trial]
+                self._revived(trial)
+                if trial.state.final:
+                    self._add(trial)
+            case _:
+                pass
+
+    def _begin(self, created: Created) -> None:
         """What was known before the first trial."""
         self.untold += [_known(-1 - place, known) for place, known in enumerate(self._all_known(created))]
 
-    def add(self, trial: Trial) -> None:
+    def _add(self, trial: Trial) -> None:
         """What is to be learnt of a trial now, or of a configuration once all its repeats have ended."""
         repeats = self._history.spec.repeats
         if repeats == 1:
@@ -39,7 +63,7 @@ class Results:
         if len(results) == repeats and all(result.status not in ("running", "paused") for result in results):
             self.untold.append(replace(_mean(group, results), revived=sum(result.revived for result in results)))
 
-    def revived(self, trial: Trial) -> None:
+    def _revived(self, trial: Trial) -> None:
         """It failed, and is tried again: what was told of it, or of its configuration, holds no more."""
         repeats = self._history.spec.repeats
         first = trial.number - trial.number % repeats

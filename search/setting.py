@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regrow.search.space import Mode, Space
+from regrow.search.mode import Mode, sign_of
+from regrow.search.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,4 +32,4 @@ class Setting:
     @property
     def sign(self) -> float:
         """What makes the objective a cost, of which less is better, by multiplication."""
-        return 1.0 if self.mode == "min" else -1.0
+        return sign_of(self.mode)

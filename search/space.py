@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from regrow.search.domains import (
     Choice,
@@ -25,6 +25,7 @@ from regrow.search.domains import (
     value_key,
 )
 from regrow.search.errors import SpecError
+from regrow.search.mode import Mode
 from regrow.search.options import nearest
 from regrow.search.scalars import plain
 from regrow.search.written import Written, read, refuse_foreign, write, write_group
@@ -34,8 +35,6 @@ __all__ = [
     "Parameter", "Space", "choice", "constant", "grid", "integer", "logint", "loguniform", "normal",
     "quniform", "randint", "uniform",
 ]
-
-Mode: TypeAlias = Literal["min", "max"]  # whether less or more of the objective is better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,24 +26,23 @@ from pydantic import (
 
 from regrow.search import samplers, schedulers
 from regrow.search.command import as_command
-from regrow.search.command import check as check_command
 from regrow.search.constraints import Constraint
 from regrow.search.durations import Span, seconds
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
 from regrow.search.foreign_keys import check_keys
+from regrow.search.mode import Mode
 from regrow.search.options import chosen, is_path
 from regrow.search.scalars import plain
 from regrow.search.secret import holds_secret, is_secret
 from regrow.search.setting import Setting
-from regrow.search.space import Constant, Space
+from regrow.search.space import Space
+from regrow.search.spec_checks import COMMAND, check
 from regrow.search.spec_errors import explain
 from regrow.search.spec_parts import (
-    IMPORT_PATH,
     Checkpointing,
     Count,
     Metric,
-    Mode,
     Number,
     Part,
     Point,
@@ -59,8 +58,7 @@ from regrow.search.spec_parts import (
 )
 from regrow.search.spec_schema import complete
 
-_RAY_OWN = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": None}
-"""Names that Ray refuses as custom resources, and what they are called here."""
+__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SITTING", "Named", "Spec"]
 
 
 def _space(value: Any, info: ValidationInfo) -> Space:
@@ -88,15 +86,7 @@ CommandField = Annotated[
     BeforeValidator(as_command),
     WithJsonSchema({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}),
 ]
-COMMAND = "command"
-"""What stands as the trainable where a command does."""
 Named = str | dict[str, dict[str, Any] | None]
-
-
-def _schedules(choice: object) -> list[str]:
-    """The name of a schedule, and that of the one inside of it."""
-    inner = next(iter(choice.values()), None) if isinstance(choice, dict) else None
-    return [chosen(choice), *(_schedules(inner["schedule"]) if isinstance(inner, dict) and "schedule" in inner else [])]
 
 
 def _is_path(choice: Named) -> bool:
@@ -142,7 +132,7 @@ class Spec(Part):
     """Parameters by name: a constant, a domain such as `{loguniform: [1.0e-4, 1.0e-1]}`, or a nested map of the same."""
     search: Named = "tpe"
     """The sampler, by its name or with options, `{tpe: {n_startup_trials: 20}}`; or one of your own, `module:Class`."""
-    schedule: Named = "fifo"
+    schedule: Named = schedulers.DEFAULT
     """The scheduler, by its name or with options, `{asha: {grace_period: 1}}`; or one of your own, `module:Class`."""
     trials: Annotated[Count, Field(ge=1)] | None = None
     """The TOTAL number of trials, also after a resume. None: every cell of a grid, only with `search: grid`."""
@@ -195,92 +185,8 @@ class Spec(Part):
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> Self:
-        if isinstance(self.metric, str):
-            if self.mode is None:
-                raise SpecError(key="mode", value=None, problem="is missing", hint="write mode: max or mode: min")
-        elif not self.metric:
-            raise SpecError(key="metric", value=[], problem="is empty", hint="name at least one metric")
-        elif len({metric.name for metric in self.metric}) < len(self.metric):
-            names = [metric.name for metric in self.metric]
-            raise SpecError(key="metric", value=names, problem="names a metric twice", hint="give each name once")
-        elif self.mode is not None:
-            raise SpecError(key="mode", value=self.mode, problem="belongs to each metric here", hint="give each its mode")
-        for place, text in enumerate(self.constraints):
-            Constraint.parse(text, f"constraints.{place}")
-        if not self.own_scheduler:
-            schedulers.make(self.schedule, self.setting)
-        if (chosen(self.search) == "dehb") != ("dehb" in _schedules(self.schedule)):
-            problem, hint = "is half of an algorithm", "write both search: dehb and schedule: dehb"
-            raise SpecError(key="search", value=chosen(self.search), problem=problem, hint=hint)
-        cells = self._check_search()
-        if self.trials is None and cells is None:
-            raise SpecError(key="trials", value=None, problem="is missing", hint="write the total number of trials")
-        if self.trials is not None and cells is not None and self.trials > cells:
-            raise SpecError(key="trials", value=self.trials, problem=f"the grid has only {cells} cells", hint=f"write {cells}")
-        if self.trials is not None and self.trials % self.repeats:
-            hint = f"write {self.trials - self.trials % self.repeats + self.repeats}"
-            raise SpecError(key="trials", value=self.trials, problem=f"is no multiple of repeats ({self.repeats})", hint=hint)
-        self._check_trainable()
-        self._check_resources()
-        if not _recorded(info):
-            self._check_something_differs()
+        check(self, recorded=_recorded(info))
         return self
-
-    def _check_trainable(self) -> None:
-        if self.command:
-            if self.trainable != COMMAND:
-                hint = "keep one of them"
-                raise SpecError(key="trainable", value=self.trainable, problem="stands beside a command", hint=hint)
-            if self.checkpoint.every_steps is not None:
-                problem, hint = "is the command's own business", "leave it out: what it saved is kept at its next report"
-                raise SpecError(key="checkpoint.every_steps", value=self.checkpoint.every_steps, problem=problem, hint=hint)
-            check_command(self.command, self.space, max_steps=self.max_steps, file=self.report.file)
-        elif self.trainable == COMMAND:
-            hint = "write trainable: file.py:function, or command: [python, file.py, ...]"
-            raise SpecError(key="trainable", value=None, problem="is missing", hint=hint)
-        elif self.trainable != "pickled" and not IMPORT_PATH.fullmatch(self.trainable):
-            hint = "write file.py:function or package.module:Class"
-            raise SpecError(key="trainable", value=self.trainable, problem="names no function or class", hint=hint)
-        elif self.report.file is not None:
-            problem, hint = "is for a command", "leave it out; a trainable calls trial.report"
-            raise SpecError(key="report.file", value=self.report.file, problem=problem, hint=hint)
-
-    def _check_search(self) -> int | None:
-        """The number of trials that the sampler has to offer, None for any number."""
-        cells = None if self.own_sampler else samplers.size(self.search, self.setting)
-        for place, point in enumerate(self.points):
-            key = f"points.{place}"
-            if cells is not None and point.metrics is None:
-                problem = "has no place where every configuration is tried once anyway"
-                raise SpecError(key=key, value=point.config, problem=problem, hint="leave points out")
-            self.space.point(point.config, key)
-            needed = [self.objective.name, *(limit.metric for limit in self.limits)]
-            if point.metrics is not None and (lacking := [name for name in needed if name not in point.metrics]):
-                hint = f"give {lacking[0]}, or leave metrics out"
-                what = "the objective" if lacking[0] == self.objective.name else "a metric of the constraints"
-                raise SpecError(key=f"{key}.metrics", value=point.metrics, problem=f"lacks {what}", hint=hint)
-        return None if cells is None else cells * self.repeats
-
-    def _check_something_differs(self) -> None:
-        """Raises SpecError if all trials would be the same, unless that is asked for."""
-        domains = [p for p in self.space.parameters if not isinstance(p.domain, Constant)]
-        if domains or self.points or self.own_sampler or self.total <= self.repeats:
-            return
-        problem = f"searches nothing: all {self.total} trials would be the same"
-        first = next((p.name for p in self.space.parameters if "." not in p.name), "lr")
-        hint = f"give a range, {first}: {{uniform: [0, 1]}}; or write trials: 1, or repeats: {self.total} for as many seeds"
-        raise SpecError("space", self.space.to_json(), problem, hint)
-
-    def _check_resources(self) -> None:
-        wanted = self.resources
-        for name, ours in _RAY_OWN.items():
-            if name in wanted.custom:
-                problem = "is no custom resource" if ours else "is no resource of a trial"
-                hint = f"write resources: {{{ours}: ...}}" if ours else "leave it out"
-                raise SpecError(key=f"resources.custom.{name}", value=wanted.custom[name], problem=problem, hint=hint)
-        if not (wanted.cpu or wanted.gpu or wanted.memory or wanted.custom) and self.concurrency is None:
-            problem = "a trial that needs nothing fits any number of times"
-            raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, or concurrency")
 
     @property
     def objective(self) -> Metric:
@@ -324,7 +230,8 @@ class Spec(Part):
         """Whether nothing in it ends a trial before `most_steps`."""
         stops = (self.stop, *self.stop.all)
         timed = any(stop.hours is not None or stop.target is not None for stop in stops)
-        return self.max_steps is None and not timed and self.stop.trial == StopTrial() and chosen(self.schedule) == "fifo"
+        early = timed or self.stop.trial != StopTrial() or schedulers.kind(self.schedule).decides
+        return self.max_steps is None and not early
 
     @property
     def program(self) -> str:
@@ -339,14 +246,14 @@ class Spec(Part):
     @property
     def own_scheduler(self) -> bool:
         """Whether the scheduler is a user's own, given by its import path."""
-        return any(is_path(name) for name in _schedules(self.schedule))
+        return any(is_path(name) for name in schedulers.named(self.schedule))
 
     @property
     def ending(self) -> Ending:
         """When one trial has done enough, but for the user's function."""
         stop = self.stop.trial
         return Ending(
-            sign=self.setting.sign, target=stop.target, steps=None if stop.plateau is None else stop.plateau.steps,
+            sign=self.objective.sign, target=stop.target, steps=None if stop.plateau is None else stop.plateau.steps,
             tolerance=0.0 if stop.plateau is None else stop.plateau.tolerance,
         )
 

@@ -11,8 +11,8 @@ from pydantic_core import CoreSchema
 
 from regrow.search.described import descriptions
 from regrow.search.errors import SpecError
+from regrow.search.mode import Mode, sign_of
 
-Mode = Literal["min", "max"]
 IMPORT_PATH = re.compile(r"(?:[^:\n]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """Of a function or class: in a file, or in a module."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -41,6 +41,11 @@ class Metric(Part):
     """As the trainable reports it."""
     mode: Mode
     """Whether less (`min`) or more (`max`) of it is better."""
+
+    @property
+    def sign(self) -> float:
+        """What makes it a cost, of which less is better, by multiplication."""
+        return sign_of(self.mode)
 
 
 def _bytes(value: Any) -> Any:

@@ -89,7 +89,7 @@ def _known(history: History, trial: Trial, spec: Spec, config: dict[str, Json]) 
     status = FINAL[trial.state]
     return Known(
         config=config, status=status if numbers or status == "failed" else "failed",
-        value=(max(numbers) if spec.objective.mode == "max" else min(numbers)) if numbers else None,
+        value=min(numbers, key=lambda value: spec.objective.sign * value, default=None),
         values=values if len(values) == len(spec.metrics) > 1 else None,
         curve=curve, violations=[c.violation(last) for c in spec.limits], origin=f"{history.spec.name}:{trial.number}",
     )

@@ -23,12 +23,11 @@ POINTS = 2000
 def figure(told: Rows) -> Figure | None:
     """None before the first value that counts."""
     history = told.history
-    if history.best is None:
+    trial = history.leader
+    if trial is None or trial.best is None:
         return None
     from plotly.subplots import make_subplots
 
-    trial = history.trials[history.best]
-    assert trial.best is not None
     _, step = trial.best
     count, drawn = _lines(told, trial, [metric.name for metric in history.spec.metrics])
     names, at_best = list(drawn), trial.curve.shown(step)

@@ -30,7 +30,7 @@ def figure(told: Rows) -> Figure | None:
     from plotly import graph_objects as go
 
     made, metric = go.Figure(), safe(history.objective.name)
-    best = history.trials[history.best] if history.best is not None else None
+    best = history.leader
     shown = series.sample(drawn, CURVES, keep=[best] if best is not None else [])
     most = max(12, POINTS // len(shown))
     chosen = {t.number for t in shown}

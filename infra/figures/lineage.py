@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
 from regrow.infra.rows import Rows
-from regrow.search.history import History
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -36,7 +35,8 @@ def figure(told: Rows) -> Figure | None:
 
     metric = safe(history.objective.name)
     steps = max(trial.step for trial in history.trials)
-    way = [] if history.best is None else series.ancestry(history, history.best, _until(history))
+    best = history.leader
+    way = [] if best is None else series.ancestry(history, best.number, best.step if best.best is None else best.best[1])
     population = [t for t in history.trials if t.values]
     rows = series.sample(population, ROWS, keep=[history.trials[number] for number, _, _ in way])
     places = {trial.number: place for place, trial in enumerate(rows)}
@@ -107,9 +107,3 @@ def _ranks(costs: Any) -> Any:
     reached = np.isfinite(costs)
     most = np.maximum(reached.sum(axis=0) - 1, 1)
     return np.where(reached, 1 - order / most, np.nan).astype(np.float32)
-
-
-def _until(history: History) -> int:
-    assert history.best is not None
-    best = history.trials[history.best].best
-    return best[1] if best is not None else history.trials[history.best].step

@@ -21,7 +21,8 @@ MOST = 3000
 def figure(told: Rows) -> Figure | None:
     """None before the first value that counts."""
     history = told.history
-    if history.best is None:
+    leader = history.leader
+    if leader is None or leader.best is None:
         return None
     from plotly import graph_objects as go
 
@@ -44,8 +45,6 @@ def figure(told: Rows) -> Figure | None:
         x=[*(n for n, _ in steps), end], y=[*(v for _, v in steps), steps[-1][1]], mode="lines", name="best so far",
         line={"shape": "hv", "color": GREY, "width": 2}, hoverinfo="skip",
     )
-    leader = history.trials[history.best]
-    assert leader.best is not None
     made.add_scatter(
         x=[leader.number], y=[leader.best[0]], customdata=[leader.number], mode="markers", name=f"best: trial {leader.number}",
         marker={"color": BEST, "symbol": "star", "size": 15},

@@ -115,9 +115,9 @@ def figure(told: Rows) -> Figure | None:
 
 def _mark_best(made: Figure, history: History, shown: list[Rung]) -> None:
     """The best trial's way through the rungs."""
-    if history.best is None:
+    best = history.leader
+    if best is None:
         return
-    best = history.trials[history.best]
     way = [(place, best.values[rung.step - 1]) for place, rung in enumerate(shown) if best.step >= rung.step]
     if way:
         made.add_scatter(

@@ -22,7 +22,7 @@ def outcome(trial: Trial) -> str:
 
 def sign(history: History) -> float:
     """What the objective is multiplied with so that less is better."""
-    return -1.0 if history.objective.mode == "max" else 1.0
+    return history.objective.sign
 
 
 def ranked(history: History) -> list[Trial]:

@@ -65,7 +65,7 @@ def config(trial: Trial) -> str:
 
 def ranked(history: History) -> list[Trial]:
     """Trials, best first; those without a value last."""
-    sign = -1.0 if history.spec.objective.mode == "max" else 1.0
+    sign = history.spec.objective.sign
     return sorted(history.trials, key=lambda t: (t.best is None, sign * t.best[0] if t.best else 0.0, t.number))
 
 

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from regrow.search.errors import SpecError
-from regrow.search.options import build, imported, is_path, load, split
+from regrow.search.options import build, chosen, imported, is_path, load, split
 from regrow.search.samplers.base import Proposal, Result, Sampler, Status, Steps
 from regrow.search.setting import Setting
 
-__all__ = ["REGISTRY", "Proposal", "Result", "Sampler", "Status", "Steps", "make", "size"]
+__all__ = ["REGISTRY", "Proposal", "Result", "Sampler", "Status", "Steps", "gives_budgets", "make", "size"]
 
 REGISTRY: Mapping[str, tuple[str, str]] = {
     "random": ("regrow.search.samplers.random_search", "RandomSearch"),
@@ -32,6 +32,19 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "optuna": ("regrow.search.samplers.optuna_study", "OptunaStudy"),
 }
 NAMES = tuple(REGISTRY)
+ELSEWHERE: Mapping[str, str] = {
+    "tpe": "bayes bayesian bayesianoptimization bayesopt hyperopt hyperoptsearch optunasearch tpesampler",
+    "gp": "bayesoptsearch gpsampler botorch",
+    "random": "randomsampler randomsearch basicvariantgenerator adaptiveasha asyncasha asynchalving",
+    "grid": "gridsearch gridsampler",
+    "cmaes": "cma cmaessampler",
+    "nsga2": "nsgaiisampler",
+    "nsga3": "nsgaiiisampler",
+    "qmc": "qmcsampler sobol",
+    "brute_force": "bruteforcesampler",
+    "bohb": "tunebohb",
+}
+"""Their names in other tools, without case and underscores: for hints."""
 
 
 def make(search: object, setting: Setting) -> Sampler:
@@ -55,6 +68,12 @@ def check_installed(search: object) -> None:
     name, _ = split(search, key="search", known=REGISTRY)
     if name == "gp" and find_spec("torch") is None:
         raise SpecError("search", name, "needs PyTorch, which is not installed", "pip install 'regrow[torch]'")
+
+
+def gives_budgets(search: object) -> bool:
+    """Whether the proposals of a registered sampler come with a budget, which its scheduler has to keep to."""
+    place = REGISTRY.get(chosen(search))
+    return place is not None and bool(getattr(load(*place), "gives_budgets", False))
 
 
 def size(search: object, setting: Setting) -> int | None:

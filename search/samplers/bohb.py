@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from regrow.search.chance import uniform_draw
 from regrow.search.domains import Choice, Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, modelled, position
 from regrow.search.samplers.grid import Cells
-from regrow.search.samplers.random_search import uniform_draw
 from regrow.search.samplers.told import supersedes
 from regrow.search.setting import Setting
 from regrow.search.space import Parameter

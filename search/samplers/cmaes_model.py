@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from cmaes import CMA, get_warm_start_mgd  # type: ignore[import-untyped]  # it has annotations, but says no py.typed
 
-from regrow.search.samplers.random_search import uniform_draw
+from regrow.search.chance import uniform_draw
 
 GAMMA = 0.1
 """The part of the earlier results to which the first distribution is fitted (Nomura et al., 2021, section 4)."""

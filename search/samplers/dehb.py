@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from regrow.search.chance import uniform_draw
 from regrow.search.domains import Constant, Grid, Json
 from regrow.search.errors import SpecError
+from regrow.search.hyperband_plan import brackets
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
-from regrow.search.samplers.random_search import uniform_draw
-from regrow.search.schedulers.hyperband import brackets
 from regrow.search.setting import Setting
 
 Vector: TypeAlias = Mapping[str, float]
@@ -61,6 +61,8 @@ class Dehb:
     anew; a trial that failed, or never reached its budget, has an infinite cost and takes no place; results without a
     state (the user's points, a warm start) don't take part. Parameters under `grid` take their cells in turn.
     """
+
+    gives_budgets = True
 
     def __init__(
         self,

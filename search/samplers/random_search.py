@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 
+from regrow.search.chance import uniform_draw
 from regrow.search.domains import Grid, Json
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
 from regrow.search.setting import Setting
 from regrow.search.space import Space
-
-
-def uniform_draw(seed: int, name: str) -> float:
-    """A number in (0, 1) that depends on nothing but `seed` and `name`.
-
-    A hash (of 52 bits) rather than a generator: it is the same in every version of Python and numpy, and a
-    parameter's draws stay as they are when another parameter is added or inactive. 1.2 us.
-    """
-    digest = blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    return ((int.from_bytes(digest, "big") >> 12) + 0.5) * 2.0**-52
 
 
 def drawn(space: Space, number: int, seed: int, given: Mapping[str, Json]) -> dict[str, Json]:

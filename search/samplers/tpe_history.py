@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from regrow.search.domains import Json
+from regrow.search.mode import Mode, sign_of
 from regrow.search.samplers.base import Result
-from regrow.search.space import Mode
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -35,7 +35,7 @@ class TpeHistory:
 
     def __init__(self, coordinate: Mapping[str, Callable[[Json], float]], mode: Mode) -> None:
         self._coordinate = coordinate
-        self._sign = 1.0 if mode == "min" else -1.0
+        self._sign = sign_of(mode)
         self._rank = np.zeros(0, dtype=np.int8)
         self._loss = np.zeros(0)  # the value, negated where more is better
         self._step = np.zeros(0)  # of the value, for stopped trials

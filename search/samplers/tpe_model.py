@@ -27,9 +27,9 @@ from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 from optuna.samplers._tpe.sampler import _RELATIVE_PARAMS_KEY, default_gamma
 from optuna.search_space.group_decomposed import _SearchSpaceGroup
 
+from regrow.search.chance import uniform_draw
 from regrow.search.domains import Constant, Grid, Json
 from regrow.search.samplers.base import Result
-from regrow.search.samplers.random_search import uniform_draw
 from regrow.search.samplers.tpe_axes import Axis, axis
 from regrow.search.samplers.tpe_budget import BudgetHistory
 from regrow.search.samplers.tpe_density import FastDensity

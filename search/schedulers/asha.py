@@ -107,8 +107,8 @@ class Asha(Bracketed):
         type: str = "stopping",  # noqa: A002  # the option's name
     ) -> None:
         super().__init__(setting)
-        steps = rung_steps("asha", setting.max_steps or 0, grace_period, reduction_factor)
-        self._brackets = [made(type, steps, reduction_factor, "asha")]
+        steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
+        self._brackets = [made(type, steps, reduction_factor)]
 
     def bracket_of(self, trial: int) -> Bracket:
         return self._brackets[0]
@@ -119,8 +119,8 @@ class Asha(Bracketed):
         return max(jobs, key=lambda job: job[0])[1] if jobs else None
 
 
-def made(kind: str, steps: Sequence[int], eta: int, name: str) -> Stopping | Promotion:
-    """A bracket of a `kind`. Raises SpecError for another kind, naming the option of schedule `name`."""
+def made(kind: str, steps: Sequence[int], eta: int) -> Stopping | Promotion:
+    """A bracket of a `kind`. Raises SpecError for another kind, naming the option."""
     if kind not in ("stopping", "promotion"):
-        raise SpecError(f"schedule.{name}.type", kind, "is not known", "write stopping or promotion")
+        raise SpecError("type", kind, "is not known", "write stopping or promotion")
     return Stopping(steps, eta) if kind == "stopping" else Promotion(steps, eta)

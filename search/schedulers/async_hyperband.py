@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from regrow.search.samplers.random_search import uniform_draw
+from regrow.search.chance import uniform_draw
 from regrow.search.schedulers.asha import Asha, made
+from regrow.search.schedulers.base import Layout
 from regrow.search.schedulers.rungs import Bracket, check_brackets, rung_steps
 from regrow.search.setting import Setting
 
@@ -23,15 +24,17 @@ class AsyncHyperband(Asha):
     nothing. `type` and the other options are those of "asha".
     """
 
+    layout: Layout = "brackets"
+
     def __init__(
         self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3, brackets: int | None = None,
         type: str = "stopping",  # noqa: A002  # the option's name
     ) -> None:
-        steps = rung_steps("async_hyperband", setting.max_steps or 0, grace_period, reduction_factor)
-        check_brackets("async_hyperband", brackets, len(steps) + 1)
+        steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
+        check_brackets(brackets, len(steps) + 1)
         super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
         count = len(steps) + 1 if brackets is None else brackets
-        self._brackets = [made(type, steps[b:], reduction_factor, "async_hyperband") for b in range(count)]
+        self._brackets = [made(type, steps[b:], reduction_factor) for b in range(count)]
         starts = [-(-(len(steps) + 1) * reduction_factor ** (s := len(steps) - b) // (s + 1)) for b in range(count)]
         self._bounds = [bound / sum(starts) for bound in accumulate(starts)]
 

@@ -1,10 +1,13 @@
-"""The port of a scheduler. One file beside this one is one scheduler; it is named in `__init__.py`."""
+"""The port between the planner and a scheduler: one fold, four questions, and the records that pass through them.
+
+One file beside this one is one scheduler; it is named in `__init__.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from regrow.search.domains import Json
 from regrow.search.lifecycle import TrialState
@@ -14,6 +17,8 @@ Action: TypeAlias = Literal["continue", "stop", "pause", "restart"]
 """What becomes of a trial at a decision. `pause`: it saves a checkpoint and frees its slot until the scheduler promotes it;
 `restart`: it ends and goes on at once, in another way (another configuration, another trial's weights, more resources)."""
 Final: TypeAlias = Literal["done", "stopped", "failed"]
+Layout: TypeAlias = Literal["none", "rungs", "brackets", "population"]
+"""As what people see a scheduler's decisions. "none": as those that stopped or paused a trial, by step."""
 FINAL: dict[TrialState, Final] = {
     TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed"
 }
@@ -45,74 +50,193 @@ class Candidate:
     state: Mapping[str, Json] = field(default_factory=dict)
 
 
-class Scheduler:
-    """Decides at certain steps what becomes of a trial, and which paused trial goes on. By default: every trial runs to its end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A sitting began. `slots`: attempts of width 1 that may run at a time; `widest`: those that fit on one node."""
 
-    What it knows is a fold over `opened`, `added`, `started`, `tell`, `dropped`, `ended` and `revived`, so that it is rebuilt by
-    replaying the log; the other methods (`first`, `decide`, `promote`, `surplus`, `width`) are queries: they change nothing
-    and depend on nothing but what was told (no clock, no chance but from `setting.seed`). Made with a Setting; its options
-    are the keyword-only parameters of its class. `values` are the objective by step: `values[s - 1]` at step s, the last one
-    at the decision's step; never NaN. They belong to the planner and must not be kept or changed.
+    slots: int
+    widest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """An attempt of a trial was started; for one that was paused this is its promotion."""
+
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A decision was taken, and by the planner's leave `verdict` is what came of it. `values`: as `decide` was shown them."""
+
+    trial: int
+    values: Sequence[float]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """A trial that was paused is given up."""
+
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """A trial ended for good: "failed" also where it never reported; "stopped" also where it was given up."""
+
+    trial: int
+    how: Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revival:
+    """A trial that had ended as failed is tried again, by the user's wish: it goes on as if it had not ended.
+
+    `held`: it was to pause when it failed, and is paused again; else its next attempt starts without a promotion.
     """
 
-    needs_max_steps = True
-    """Whether it can do nothing without `max_steps`."""
+    trial: int
+    held: bool
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
 
-    # ---- the fold ------------------------------------------------------------------------------------------------
+News: TypeAlias = Opening | Candidate | Start | Decision | Drop | End | Revival
+"""What a scheduler is told; a Candidate: it was proposed."""
 
-    def opened(self, slots: int, widest: int) -> None:
-        """A sitting began. `slots`: attempts of width 1 that may run at a time; `widest`: those that fit on one node."""
 
-    def added(self, candidate: Candidate) -> None:
-        """A trial was proposed."""
+@runtime_checkable
+class SchedulerPort(Protocol):
+    """Decides at certain steps what becomes of a trial, and which paused trial goes on.
 
-    def started(self, trial: int) -> None:
-        """An attempt of a trial was started; for one that was paused this is its promotion."""
+    What it knows is a fold over what `apply` is told, so that it is rebuilt by replaying the log. The other methods are
+    questions: they change nothing and depend on nothing but what was told (no clock, no chance but from `setting.seed`).
+    `values` are the objective by step: `values[s - 1]` at step s, the last one at the decision's step; never NaN. They belong
+    to the planner and must not be kept or changed.
+    """
 
-    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
-        """A decision was taken, and by the planner's leave `verdict` is what came of it."""
-
-    def dropped(self, trial: int) -> None:
-        """A trial that was paused is given up."""
-
-    def ended(self, trial: int, how: Final) -> None:
-        """A trial ended for good: "failed" also where it never reported; "stopped" also where it was given up."""
-
-    def revived(self, trial: int, *, held: bool) -> None:
-        """A trial that had ended as failed is tried again, by the user's wish: it goes on as if it had not ended. `held`: it was
-        to pause when it failed, and is paused again; else its next attempt starts without a promotion.
-        """
-
-    # ---- queries -------------------------------------------------------------------------------------------------
+    def apply(self, news: News) -> None:
+        """Something happened."""
+        ...
 
     def first(self, trial: int, after: int) -> int | None:
         """The first step after `after` at which a decision on the trial is due; None for none before its end."""
-        return None
+        ...
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         """What becomes of a trial at step len(values), where a decision is due."""
-        return Verdict()
+        ...
 
     def promote(self, *, complete: bool) -> int | None:
         """The paused trial that goes on next in a free slot, None for none: then a new one is proposed.
 
         `complete`: no new trial will ever come, so waiting for one is in vain.
         """
-        return None
+        ...
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
         """A paused trial that will never be promoted, and why; asked until it has none. Those that are paused when nothing
         runs, nothing is promoted and nothing new comes are given up by the planner itself.
         """
-        return None
+        ...
 
-    def most_steps(self, trials: int) -> int | None:
-        """Steps that so many trials may do at most, for people to see how much is left; None where nothing limits them."""
-        return None if self.setting.max_steps is None else trials * self.setting.max_steps
+
+@runtime_checkable
+class Widening(Protocol):
+    """Of a scheduler, where it has a say in that: what an attempt gets."""
 
     def width(self, trial: int) -> int:
-        """How many slots' worth of resources the trial's next attempt gets."""
-        return 1
+        """How many slots' worth of resources the trial's next attempt gets; 1 where a scheduler does not say."""
+        ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """Of a scheduler that knows beforehand how much will be done, for people to see how much is left."""
+
+    def most_steps(self, trials: int) -> int | None:
+        """Steps that so many trials may do at most; None where nothing limits them."""
+        ...
+
+
+class Scheduler:
+    """A scheduler to derive from. By default every trial runs to its end: write what yours does otherwise.
+
+    It hands what `apply` is told to a method for each kind of news, of which a scheduler writes those that it cares about. Made
+    with a Setting; its options are the keyword-only parameters of its class, and a SpecError at the name of one of them is told
+    as one of the specification. What else there is to know of it stands in the attributes of its class.
+    """
+
+    needs_max_steps = True
+    """Whether it can do nothing without `max_steps`."""
+    several = False
+    """Whether it may be used where there are several metrics; `values` are those of the first."""
+    decides = True
+    """Whether it ever decides anything."""
+    exact = False
+    """Whether each trial does all the steps that it may do, unless it is over before."""
+    takes_budgets = False
+    """Whether it needs a sampler whose proposals come with a budget."""
+    layout: Layout = "none"
+    """As what its decisions are shown."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def apply(self, news: News) -> None:
+        """Calls the method for this kind of news."""
+        match news:
+            case Decision():
+                self.tell(news.trial, news.values, news.verdict)
+            case Start():
+                self.started(news.trial)
+            case Candidate():
+                self.added(news)
+            case End():
+                self.ended(news.trial, news.how)
+            case Drop():
+                self.dropped(news.trial)
+            case Revival():
+                self.revived(news.trial, held=news.held)
+            case Opening():
+                self.opened(news.slots, news.widest)
+
+    # ---- what it is told: see the records above --------------------------------------------------------------------
+
+    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
+        """See Decision."""
+
+    def started(self, trial: int) -> None:
+        """See Start."""
+
+    def added(self, candidate: Candidate) -> None:
+        """See Candidate."""
+
+    def ended(self, trial: int, how: Final) -> None:
+        """See End."""
+
+    def dropped(self, trial: int) -> None:
+        """See Drop."""
+
+    def revived(self, trial: int, *, held: bool) -> None:
+        """See Revival."""
+
+    def opened(self, slots: int, widest: int) -> None:
+        """See Opening."""
+
+    # ---- what it is asked: see SchedulerPort -----------------------------------------------------------------------
+
+    def first(self, trial: int, after: int) -> int | None:
+        """At no step."""
+        return None
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        """It goes on to its end."""
+        return Verdict()
+
+    def promote(self, *, complete: bool) -> int | None:
+        """None is paused."""
+        return None
+
+    def surplus(self, *, complete: bool) -> tuple[int, str] | None:
+        """None is paused."""
+        return None

@@ -12,6 +12,7 @@ class Dehb(Scheduler):
     """Stops a trial when it has done the steps that its sampler gave it, state["budget"]; without a budget it runs to its end."""
 
     needs_max_steps = False
+    takes_budgets = True
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

@@ -9,3 +9,6 @@ class Fifo(Scheduler):
     """No trial is stopped early. This is what the port does by itself."""
 
     needs_max_steps = False
+    several = True
+    decides = False
+    exact = True

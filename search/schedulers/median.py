@@ -41,7 +41,7 @@ class Median(Scheduler):
         given = {"grace_period": grace_period, "min_samples_required": min_samples_required, "interval": interval}
         for name, value in given.items():
             if value < 1:
-                raise SpecError(f"schedule.median.{name}", value, "is below 1", "write 1 or more")
+                raise SpecError(name, value, "is below 1", "write 1 or more")
         self._grace = grace_period
         self._enough = min_samples_required
         self._interval = interval

@@ -34,7 +34,7 @@ class Pasha(Bracketed):
 
     def __init__(self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3) -> None:
         super().__init__(setting)
-        steps = rung_steps("pasha", setting.max_steps or 0, grace_period, reduction_factor)
+        steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         self._bracket = Promotion(steps, reduction_factor)
         self._bracket.open = steps[:1]
         self.epsilon = 0.0

@@ -44,7 +44,7 @@ class Pb2(Pbt):
     observation; the newest 100 count. The options are those of "pbt".
     """
 
-    name = "pb2"
+    chance = "pb2"
 
     def __init__(self, setting: Setting, **options: Any) -> None:
         super().__init__(setting, **options)
@@ -54,7 +54,7 @@ class Pb2(Pbt):
         }
         if not self._continuous:
             problem = "has no continuous parameter to explore"
-            raise SpecError("schedule.pb2.mutate", self._mutate, problem, "write schedule: pbt")
+            raise SpecError("mutate", self._mutate, problem, "give it a uniform or loguniform one, or take another schedule")
         self._stretches: list[_Stretch] = []
         self._begun: dict[int, tuple[int, float]] = {}
         """Step and cost from which a trial's present stretch goes."""

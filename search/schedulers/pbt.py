@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regrow.search.chance import uniform_draw
 from regrow.search.domains import Json
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
-from regrow.search.samplers.random_search import uniform_draw
-from regrow.search.schedulers.base import Candidate, Final, Scheduler, Verdict
+from regrow.search.schedulers.base import Candidate, Final, Layout, Scheduler, Verdict
 from regrow.search.schedulers.explore import FACTORS, explore, mutable
 from regrow.search.setting import Setting
 
@@ -47,7 +47,10 @@ class Pbt(Scheduler):
     """
 
     needs_max_steps = False
-    name = "pbt"
+    exact = True
+    layout: Layout = "population"
+    chance = "pbt"
+    """The name under which it draws: a log is recomputed with it, so it never changes."""
 
     def __init__(
         self,
@@ -60,18 +63,17 @@ class Pbt(Scheduler):
         mutate: list[str] | None = None,
     ) -> None:
         super().__init__(setting)
-        key = f"schedule.{self.name}"
         if perturbation_interval < 1:
-            raise SpecError(f"{key}.perturbation_interval", perturbation_interval, "is below 1", "it is in steps")
+            raise SpecError("perturbation_interval", perturbation_interval, "is below 1", "it is in steps")
         if not 0 <= quantile_fraction <= 0.5:
-            raise SpecError(f"{key}.quantile_fraction", quantile_fraction, "is not between 0 and 0.5", "0.25 is usual")
+            raise SpecError("quantile_fraction", quantile_fraction, "is not between 0 and 0.5", "0.25 is usual")
         if not 0 <= resample_probability <= 1:
-            raise SpecError(f"{key}.resample_probability", resample_probability, "is not between 0 and 1", "0.25 is usual")
+            raise SpecError("resample_probability", resample_probability, "is not between 0 and 1", "0.25 is usual")
         self._interval = perturbation_interval
         self._fraction = quantile_fraction
         self._resample = resample_probability
-        self._factors = _factors(f"{key}.perturbation_factors", perturbation_factors)
-        self._mutate = _names(f"{key}.mutate", mutate, setting)
+        self._factors = _factors("perturbation_factors", perturbation_factors)
+        self._mutate = _names("mutate", mutate, setting)
         self._added = 0
         self._members: dict[int, Member] = {}
         self._failed: dict[int, Member] = {}
@@ -169,7 +171,7 @@ class Pbt(Scheduler):
         return f"trial {min(waiting)[1]} has its turn" if waiting else None
 
     def _draw(self, trial: int, step: int, name: str) -> float:
-        return uniform_draw(self.setting.seed, f"{self.name}:{trial}:{step}:{name}")
+        return uniform_draw(self.setting.seed, f"{self.chance}:{trial}:{step}:{name}")
 
 
 def _factors(key: str, given: Any) -> tuple[float, ...]:

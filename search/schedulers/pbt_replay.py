@@ -53,7 +53,7 @@ class PbtReplay(Scheduler):
 
 
 def _steps(policy: Any, setting: Setting) -> list[tuple[int, dict[str, Json]]]:
-    key = "schedule.pbt_replay.policy"
+    key = "policy"
     hint = "write policy: [[10, {lr: 0.1}], [20, {lr: 0.01}]]"
     if not isinstance(policy, (list, tuple)) or not policy:
         raise SpecError(key, policy, "is missing" if policy is None else "is not a list of [step, configuration]", hint)

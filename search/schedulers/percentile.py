@@ -30,11 +30,11 @@ class Percentile(Scheduler):
     ) -> None:
         super().__init__(setting)
         if not 0 < percentile < 100:
-            raise SpecError("schedule.percentile.percentile", percentile, "is not between 0 and 100", "25 keeps a quarter")
+            raise SpecError("percentile", percentile, "is not between 0 and 100", "25 keeps a quarter")
         given = {"grace_period": grace_period, "min_samples_required": min_samples_required, "interval": interval}
         for name, value in given.items():
             if value < 1:
-                raise SpecError(f"schedule.percentile.{name}", value, "is below 1", "write 1 or more")
+                raise SpecError(name, value, "is below 1", "write 1 or more")
         self._percentile, self._grace, self._enough, self._interval = percentile, grace_period, min_samples_required, interval
         self._bests: dict[int, list[float]] = {}
         """By step, the best costs of all trials that decided there, in order."""

@@ -8,14 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regrow.search.errors import SpecError
-from regrow.search.schedulers.base import Candidate, Final, Scheduler, Verdict
+from regrow.search.schedulers.base import (
+    Candidate,
+    Decision,
+    Drop,
+    End,
+    Final,
+    Opening,
+    Revival,
+    Scheduler,
+    Start,
+    Verdict,
+)
 from regrow.search.setting import Setting
 
 
 class ResourceChanging(Scheduler):
     """Another schedule, which takes all decisions, with attempts that grow wider when slots are free.
 
-    `schedule` (a name, or {name: options}; default "fifo") is the one that decides. Once all trials of the experiment
+    `schedule` (a name, or {name: options}; default: none is stopped) is the one that decides. Once all trials of the experiment
     have been proposed and none that is paused would be promoted, a trial's share is slots // trials that run, as far as
     one node has room. A trial whose share is more than what its attempt has goes on with that at its next decision, from
     its own checkpoint: `schedule`'s decisions, and in addition every `interval` steps, None for no additional ones. An
@@ -26,21 +37,15 @@ class ResourceChanging(Scheduler):
     needs_max_steps = False
 
     def __init__(self, setting: Setting, *, schedule: object = None, interval: int | None = None) -> None:
-        from regrow.search.schedulers import make
+        from regrow.search.schedulers import DEFAULT, kind, make
 
         super().__init__(setting)
-        key = "schedule.resource_changing"
         if interval is not None and (isinstance(interval, bool) or not isinstance(interval, int) or interval < 1):
-            raise SpecError(f"{key}.interval", interval, "is not a whole number from 1", "it is in steps")
-        try:
-            self._base = make("fifo" if schedule is None else schedule, setting)
-        except SpecError as error:
-            if error.key.startswith("schedule"):
-                raise error.within(key) from None
-            raise
-        if interval is None and type(self._base).first is Scheduler.first:
+            raise SpecError("interval", interval, "is not a whole number from 1", "it is in steps")
+        self._base = make(DEFAULT if schedule is None else schedule, setting)
+        if interval is None and not kind(DEFAULT if schedule is None else schedule).decides:
             problem = "is needed, as the schedule decides at no step"
-            raise SpecError(f"{key}.interval", None, problem, "write interval: 5")
+            raise SpecError("interval", None, problem, "write interval: 5")
         self._interval = interval
         self._slots = self._widest = 1
         self._proposed = 0
@@ -53,17 +58,17 @@ class ResourceChanging(Scheduler):
         """Attempts that a driver left behind are redone at once: they go on counting as running."""
         self._slots = slots
         self._widest = widest
-        self._base.opened(slots, widest)
+        self._base.apply(Opening(slots=slots, widest=widest))
 
     def added(self, candidate: Candidate) -> None:
         """One more trial."""
         self._proposed += 1
-        self._base.added(candidate)
+        self._base.apply(candidate)
 
     def started(self, trial: int) -> None:
         """It runs, with what `width` said just before."""
         self._widths[trial] = self.width(trial)
-        self._base.started(trial)
+        self._base.apply(Start(trial=trial))
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
         """The base is told its own verdict where ours only widened the trial."""
@@ -74,22 +79,22 @@ class ResourceChanging(Scheduler):
         if verdict.action == "restart":
             own = self._base.decide(trial, values)
             verdict = own if own.action == "continue" else verdict
-        self._base.tell(trial, values, verdict)
+        self._base.apply(Decision(trial=trial, values=values, verdict=verdict))
 
     def dropped(self, trial: int) -> None:
         """As the base."""
-        self._base.dropped(trial)
+        self._base.apply(Drop(trial=trial))
 
     def ended(self, trial: int, how: Final) -> None:
         """Its slots are free."""
         self._widths.pop(trial, None)
-        self._base.ended(trial, how)
+        self._base.apply(End(trial=trial, how=how))
 
     def revived(self, trial: int, *, held: bool) -> None:
         """As one that is to be redone it counts as running before it is."""
         if not held:
             self._widths[trial] = 1
-        self._base.revived(trial, held=held)
+        self._base.apply(Revival(trial=trial, held=held))
 
     # ---- queries -------------------------------------------------------------------------------------------------
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from regrow.search.errors import SpecError
-from regrow.search.schedulers.base import Final, Scheduler, Verdict
+from regrow.search.schedulers.base import Final, Layout, Scheduler, Verdict
 
 Key: TypeAlias = tuple[float, int, int]
 """A trial's place in the order of a rung: its cost, what decides between equal costs, its number."""
 
 
-def rung_steps(name: str, max_steps: int, grace_period: int, reduction_factor: int) -> list[int]:
-    """The steps grace_period * reduction_factor**k below `max_steps`. Raises SpecError, naming the option of schedule `name`."""
-    check_factor(name, reduction_factor)
+def rung_steps(max_steps: int, grace_period: int, reduction_factor: int) -> list[int]:
+    """The steps grace_period * reduction_factor**k below `max_steps`. Raises SpecError, naming the option."""
+    check_factor(reduction_factor)
     if not 1 <= grace_period <= max_steps:
         raise SpecError(
-            key=f"schedule.{name}.grace_period",
+            key="grace_period",
             value=grace_period,
             problem=f"is not between 1 and max_steps ({max_steps})",
             hint="it is the number of steps that every trial gets",
@@ -30,20 +30,18 @@ def rung_steps(name: str, max_steps: int, grace_period: int, reduction_factor: i
     return steps
 
 
-def check_factor(name: str, reduction_factor: int) -> None:
+def check_factor(reduction_factor: int) -> None:
     """Raises SpecError for a reduction factor below 2."""
     if reduction_factor < 2:
-        raise SpecError(
-            key=f"schedule.{name}.reduction_factor", value=reduction_factor, problem="is below 2", hint="3 is usual"
-        )
+        raise SpecError(key="reduction_factor", value=reduction_factor, problem="is below 2", hint="3 is usual")
 
 
-def check_brackets(name: str, brackets: int | None, most: int) -> None:
+def check_brackets(brackets: int | None, most: int) -> None:
     """Raises SpecError for a number of brackets that isn't a whole one from 1 to `most`; None is for all."""
     whole = isinstance(brackets, int) and not isinstance(brackets, bool)
     if brackets is not None and not (whole and 1 <= brackets <= most):
         problem = f"is not a whole number from 1 to {most}"
-        raise SpecError(f"schedule.{name}.brackets", brackets, problem, "leave it out for all")
+        raise SpecError("brackets", brackets, problem, "leave it out for all")
 
 
 class Rung:
@@ -73,7 +71,6 @@ class Rung:
         del self.waiting[bisect_left(self.waiting, key)]
         return True
 
-
     def rejoin(self, trial: int) -> bool:
         """Makes a trial wait here once more; False if it never reached the rung."""
         key = next((key for key in self.reached if key[-1] == trial), None)
@@ -85,6 +82,8 @@ class Rung:
 
 class Bracketed(Scheduler):
     """A scheduler whose trials are each in one bracket, which is asked and told in its place."""
+
+    layout: Layout = "rungs"
 
     def bracket_of(self, trial: int) -> Bracket:
         """The bracket of a trial."""

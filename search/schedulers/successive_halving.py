@@ -128,14 +128,16 @@ class SuccessiveHalving(Bracketed):
     bracket that isn't full is treated as one of as many trials as it has.
     """
 
+    exact = True
+
     def __init__(
         self, setting: Setting, *, n: int | None = None, grace_period: int = 1, reduction_factor: int = 3
     ) -> None:
         super().__init__(setting)
         self._eta = reduction_factor
-        steps = rung_steps("successive_halving", setting.max_steps or 0, grace_period, reduction_factor)
+        steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-            raise SpecError("schedule.successive_halving.n", n, "is not a whole number from 1", "27 is usual")
+            raise SpecError("n", n, "is not a whole number from 1", "27 is usual")
         self._plans = [(reduction_factor ** len(steps) if n is None else n, steps)]
         self._brackets: list[Halving] = []
         self._of: dict[int, Halving] = {}

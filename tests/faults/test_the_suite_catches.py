@@ -18,9 +18,8 @@ import pytest
 from regrow.infra.ledger import Ledger
 from regrow.infra.log import Log, Superseded
 from regrow.infra.segments import Segment
-from regrow.search import history
 from regrow.search.events import Began
-from regrow.search.history import Attempt, History
+from regrow.search.history import Attempt, History, fold
 from regrow.tasks import checkpoints
 from regrow.tasks.ports import Store
 from tests.faults import cuts, tally
@@ -104,7 +103,7 @@ def keeps_the_rows_beyond_the_restored_step() -> AbstractContextManager[object]:
         step = self.trials[event.trial].step
         History._began(self, msgspec.structs.replace(event, restored=step))
 
-    return patch.dict(history._HANDLERS, {Began: began})
+    return patch.dict(fold._HANDLERS, {Began: began})
 
 
 def forgets_where_a_torn_segment_was_cut() -> AbstractContextManager[object]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regrow.search.schedulers import Candidate, Scheduler, Verdict, make
+from regrow.search.schedulers import Candidate, Scheduler, Verdict, Widening, make
 from regrow.search.setting import Setting
 from regrow.search.space import Mode, Space
 
@@ -98,7 +98,7 @@ class Run:
                 self.scheduler.added(Candidate(trial=trial, config=dict(self.config[trial]), state=state))
             else:
                 return
-            width = self.scheduler.width(trial)
+            width = self.scheduler.width(trial) if isinstance(self.scheduler, Widening) else 1
             until = self.scheduler.first(trial, self._decided[trial])
             assert until is None or until > self._decided[trial]
             self.scheduler.started(trial)

@@ -69,8 +69,9 @@ def test_an_attempt_is_never_wider_than_a_node() -> None:
             widths.append(event.width)
     assert widths == [3, 3]
     alone = schedulers.make({"resource_changing": {"interval": 2}}, spec().setting)
-    alone.opened(8, 3)
-    alone.added(schedulers.Candidate(trial=0, config={}))
+    alone.apply(schedulers.Opening(slots=8, widest=3))
+    alone.apply(schedulers.Candidate(trial=0, config={}))
+    assert isinstance(alone, schedulers.Widening)
     assert alone.width(0) == 3
 
 

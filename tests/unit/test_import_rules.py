@@ -22,6 +22,8 @@ MAY_IMPORT = {
     "flows": {"search", "tasks", "infra", "flows"},
     "face": {"search", "tasks", "infra", "flows", "face"},
 }
+APART = {"regrow.search.samplers": "regrow.search.schedulers", "regrow.search.schedulers": "regrow.search.samplers"}
+"""What does not know the other: what both need lies beside them in search/."""
 NOT_IN_SEARCH = {
     "asyncio", "fsspec", "glob", "io", "logging", "mlflow", "os", "pathlib", "prefect", "ray", "requests",
     "s3fs", "secrets", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "urllib",
@@ -97,6 +99,8 @@ def broken(module: str, source: str) -> list[str]:
             found.append((node, "a relative import"))
         ours = [name for name in imported(node) if within(name, ("regrow",))]
         found += [(node, f"{own} imports {layer(name)} ({name})") for name in ours if layer(name) not in MAY_IMPORT[own]]
+        apart = tuple(other for part, other in APART.items() if within(module, (part,)))
+        found += [(node, f"{module} imports {name}, of which it does not know") for name in ours if within(name, apart)]
         if own == "search":
             found += [(node, reason) for reason in impure(node)]
         if own == "tasks":
@@ -217,6 +221,8 @@ def test_workers_load_nothing_of_prefect() -> None:
         ("regrow.search.space", "import numpy as np\nr = np.random.default_rng()", "without a seed (default_rng)"),
         ("regrow.search.space", "import datetime\nt = datetime.datetime.now()", "reads the clock (now)"),
         ("regrow.search.space", "from datetime import date\nt = date.today()", "reads the clock (today)"),
+        ("regrow.search.samplers.dehb", "from regrow.search.schedulers import hyperband", "of which it does not know"),
+        ("regrow.search.schedulers.pbt", "def f():\n    import regrow.search.samplers.grid", "of which it does not know"),
         ("regrow.tasks.trial", "from regrow.infra.log import Log", "tasks imports infra"),
         ("regrow.tasks.trial", "from regrow import experiment", "tasks imports face"),
         ("regrow.tasks.trial", "def f():\n    from prefect import task", "tasks imports prefect"),

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
+from regrow.search.hyperband_plan import brackets
 from regrow.search.samplers import Proposal, Result, Status, make
 from regrow.search.samplers.dehb import Dehb
 from regrow.search.samplers.random_search import RandomSearch
-from regrow.search.schedulers.hyperband import brackets
 from regrow.search.space import Mode, Space
 from tests.unit.scheduling import Run, scheduler, setting
 

@@ -104,7 +104,7 @@ def test_gain_is_counted_per_step_and_from_the_source_after_an_exploit() -> None
 
 def test_other_parameters_are_explored_as_in_pbt_and_all_of_them_at_first() -> None:
     pb2, pbt = made(4), scheduler("pbt", max_steps=200, trials=4, space=SPACE)
-    pbt.name = "pb2"  # draws go by the name
+    pbt.chance = "pb2"  # draws go by the name
     for trial in range(4):
         pbt.added(Candidate(trial=trial, config=pb2._members[trial].config))
         for one in (pb2, pbt):

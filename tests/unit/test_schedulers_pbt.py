@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
-from regrow.search.samplers.random_search import RandomSearch, uniform_draw
+from regrow.search.samplers.random_search import RandomSearch
 from regrow.search.schedulers import Candidate, Verdict
 from regrow.search.schedulers.explore import explore, mutable
 from regrow.search.space import Mode, Space

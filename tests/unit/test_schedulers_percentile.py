@@ -8,9 +8,9 @@ import optuna
 import pytest
 
 from regrow.search import schedulers
+from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
-from regrow.search.samplers.random_search import uniform_draw
-from regrow.search.schedulers import Scheduler, Verdict
+from regrow.search.schedulers import Decision, SchedulerPort, Verdict
 from regrow.search.setting import Setting
 from regrow.search.space import Mode, Space
 from regrow.testing import check_scheduler
@@ -18,14 +18,14 @@ from regrow.testing import check_scheduler
 SPACE = Space.parse({"x": {"uniform": [0, 1]}})
 
 
-def made(mode: Mode = "max", max_steps: int | None = 9, **options: Any) -> Scheduler:
+def made(mode: Mode = "max", max_steps: int | None = 9, **options: Any) -> SchedulerPort:
     return schedulers.make({"percentile": options}, Setting(space=SPACE, modes=(mode,), max_steps=max_steps))
 
 
-def told(scheduler: Scheduler, trial: int, *values: float) -> Verdict:
+def told(scheduler: SchedulerPort, trial: int, *values: float) -> Verdict:
     """The decision on a trial at the last of its steps, which is then told."""
     verdict = scheduler.decide(trial, values)
-    scheduler.tell(trial, values, verdict)
+    scheduler.apply(Decision(trial=trial, values=values, verdict=verdict))
     return verdict
 
 
@@ -82,7 +82,7 @@ def test_beside_optunas_on_finished_trials(mode: Mode) -> None:
     )
     finished = [uniform_draw(n, "curve") for n in range(20)]
     for number, value in enumerate(finished):
-        scheduler.tell(number, [value], Verdict())
+        scheduler.apply(Decision(trial=number, values=[value], verdict=Verdict()))
         study.add_trial(optuna.trial.create_trial(value=value, intermediate_values={1: value}))
     differ = 0
     for number in range(100):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.search.errors import SpecError
+from regrow.search.hyperband_plan import brackets
 from regrow.search.schedulers import Verdict
-from regrow.search.schedulers.hyperband import brackets
 from regrow.search.space import Mode
 from tests.unit.scheduling import Run, add, arrive, scheduler
 

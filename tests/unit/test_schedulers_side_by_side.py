@@ -14,9 +14,9 @@ import pytest
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, SuccessiveHalvingPruner
 from optuna.trial import TrialState
 
+from regrow.search.hyperband_plan import brackets
 from regrow.search.schedulers import Candidate, Verdict
 from regrow.search.schedulers.explore import explore
-from regrow.search.schedulers.hyperband import brackets
 from regrow.search.space import Mode, Space
 from tests.unit.scheduling import add, arrive, scheduler
 

@@ -27,11 +27,8 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.history import History
-from regrow.search.options import chosen, is_path
 
 LATEST = 50
-EXACT = ("fifo", "hyperband", "successive_halving", "pbt", "pb2")
-"""Schedules with which each trial does all the steps that it may do, unless it is over before."""
 
 
 class Board:
@@ -71,16 +68,13 @@ class Board:
         """Steps that the schedule can spend on all trials, None where nothing limits them."""
         spec, total = self.history.spec, self.history.total
         if self._limit[0] != total:
-            own = is_path(chosen(spec.schedule)) or spec.own_scheduler
-            fifo = schedulers.make("fifo", spec.setting)
-            scheduler = fifo if own else schedulers.make(spec.schedule, spec.setting)
-            self._limit = (total, scheduler.most_steps(total))
+            self._limit = (total, schedulers.most_steps(spec.schedule, spec.setting, total))
         return self._limit[1]
 
     @property
     def exact(self) -> bool:
         """Whether exactly `most_steps` will be done, as far as that shows."""
-        return chosen(self.history.spec.schedule) in EXACT and not self._early and self.most_steps is not None
+        return schedulers.kind(self.history.spec.schedule).exact and not self._early and self.most_steps is not None
 
     @property
     def useful(self) -> int:

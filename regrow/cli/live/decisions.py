@@ -10,13 +10,10 @@ from typing import Any
 from regrow.search import schedulers
 from regrow.search.events import Decided, Proposed
 from regrow.search.history import History, Trial
-from regrow.search.options import chosen
 from regrow.search.schedulers import Candidate
+from regrow.search.schedulers.base import Layout
 from regrow.search.schedulers.rungs import Bracketed
 
-IN_BRACKETS = ("hyperband", "async_hyperband")
-IN_POPULATION = ("pbt", "pb2")
-WITH_RUNGS = ("asha", "pasha", "successive_halving", *IN_BRACKETS)
 KEPT = 50
 """Of the latest exploits."""
 
@@ -64,13 +61,13 @@ class Decisions:
         self.exploited = 0
 
     @property
-    def kind(self) -> str:
-        """The schedule's name."""
-        return chosen(self._history.spec.schedule)
+    def layout(self) -> Layout:
+        """As what the scheduler's decisions are shown."""
+        return schedulers.kind(self._history.spec.schedule).layout
 
     def created(self) -> None:
         """The specification is known. A scheduler of the user's own is not imported."""
-        if self.kind in IN_BRACKETS:
+        if self.layout == "brackets":
             scheduler = schedulers.make(self._history.spec.schedule, self._history.spec.setting)
             self._scheduler = scheduler if isinstance(scheduler, Bracketed) else None
 
@@ -88,7 +85,7 @@ class Decisions:
         rung = self.rungs.setdefault(bracket, {}).setdefault(event.step, Rung())
         rung.reached += 1
         rung.stopped += event.verdict == "stop"
-        sign = -1.0 if self._history.objective.mode == "max" else 1.0
+        sign = self._history.objective.sign
         if rung.best is None or sign * value < sign * rung.best:
             rung.best = value
         if event.verdict == "pause":

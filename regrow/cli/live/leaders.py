@@ -45,4 +45,4 @@ class Leaders:
     def _key(self, trial: Trial) -> tuple[float, int] | None:
         if trial.best is None:
             return None
-        return (-trial.best[0] if self._history.objective.mode == "max" else trial.best[0], trial.number)
+        return (self._history.objective.sign * trial.best[0], trial.number)

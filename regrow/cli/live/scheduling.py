@@ -7,7 +7,7 @@ from rich.text import Text
 from regrow.cli import text
 from regrow.cli.live import words
 from regrow.cli.live.board import Board
-from regrow.cli.live.decisions import IN_POPULATION, WITH_RUNGS, Rung
+from regrow.cli.live.decisions import Rung
 from regrow.cli.live.grid import Column, Signs, lines
 from regrow.cli.live.section import Section
 from regrow.tasks.traces import one_line
@@ -16,7 +16,7 @@ from regrow.tasks.traces import one_line
 def scheduling(board: Board, now: float, signs: Signs) -> Section | None:
     """None for a scheduler that has not decided anything yet."""
     decisions = board.decisions
-    if decisions.exploits or decisions.kind in IN_POPULATION:
+    if decisions.exploits or decisions.layout == "population":
         return _population(board, now, signs)
     if not decisions.rungs:
         return None
@@ -27,7 +27,7 @@ def scheduling(board: Board, now: float, signs: Signs) -> Section | None:
 
 def _rungs(board: Board, found: dict[int, Rung], signs: Signs) -> Section | None:
     """Of a scheduler that decides at many steps, those at which it did more than look."""
-    all_count = board.decisions.kind in WITH_RUNGS
+    all_count = board.decisions.layout != "none"
     steps = sorted((s for s, rung in found.items() if all_count or rung.stopped or rung.waiting), reverse=True)
     if not steps:
         return None

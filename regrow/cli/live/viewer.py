@@ -144,7 +144,7 @@ def standing(board: Board, now: float) -> str:
     """How an experiment stands, in a line."""
     history = board.history
     left = board.left_seconds(now)
-    best = history.trials[history.best] if history.best is not None else None
+    best = history.leader
     parts = [
         f"{history.spec.name}: {board.share() * 100:.0f} %, {history.ended} of {history.total} trials",
         f"{board.useful:,} steps",

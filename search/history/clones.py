@@ -1,0 +1,77 @@
+"""Trials that go on from other trials' checkpoints: who waits, whose files they have, which steps led to their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from regrow.search.events import Decided, Saved
+from regrow.search.history.records import Change, Clone, Trial
+
+
+@dataclass(slots=True)
+class Clones:
+    """Of the `trials` of an experiment, which it shares with the history."""
+
+    trials: list[Trial]
+    borrowed: dict[str, int] = field(default_factory=dict)
+    """Manifest of each kept clone, and the trial whose attempts wrote its files."""
+    _waiting: set[int] = field(default_factory=set)
+
+    @property
+    def pinned(self) -> set[str]:
+        """Checkpoints from which another trial is about to go on."""
+        return {m for number in self._waiting if (clone := self.trials[number].clone) for m in clone.manifests}
+
+    def decided(self, trial: Trial, event: Decided) -> None:
+        """A trial goes on with another configuration, or with another trial's weights."""
+        if event.config is not None or event.source is not None:
+            trial.config = trial.config if event.config is None else event.config
+            trial.changes.append(Change(step=event.step, config=trial.config, source=event.source))
+        if event.source is not None:
+            self._waiting.add(trial.number)
+            trial.clone = Clone(source=event.source, step=event.step, attempt=event.attempt, manifests=list(event.manifests))
+
+    def began(self, trial: Trial, restored: int) -> None:
+        """An attempt went on after step `restored`."""
+        if trial.clone is not None and restored < trial.clone.step:
+            self.over(trial)  # none of the other trial's checkpoints could be read
+
+    def saved(self, trial: Trial, event: Saved) -> None:
+        """A trial has a checkpoint of its own, maybe with another trial's files."""
+        if event.source is not None:
+            owner = trial.clone.source if trial.clone is not None else event.trial
+            self._note_source(trial, event.source)
+            self.borrowed[event.manifest] = self.borrowed.get(event.source, owner)
+        if trial.clone is not None and event.attempt > trial.clone.attempt:
+            # Where no clone could be read it went on from its own weights: then these are not stale.
+            trial.stale = trial.stale if event.source is None else trial.clone.step
+            self.over(trial)
+
+    def over(self, trial: Trial) -> None:
+        """It waits for no other trial's checkpoint any more."""
+        trial.clone = None
+        self._waiting.discard(trial.number)
+
+    def forget(self, trial: Trial, step: int) -> None:
+        """A trial's checkpoint is no more."""
+        self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)
+
+    def path(self, number: int, until: int) -> list[dict[str, Any]]:
+        """With which configuration each of the steps was done that led to a trial's weights at step `until`, in order.
+
+        Through clones it leads into other trials, so there may be more or fewer of them than `until`.
+        """
+        own: list[dict[str, Any]] = []
+        for change in reversed([c for c in self.trials[number].changes if c.step < until]):
+            own = [change.config] * (until - change.step) + own
+            until = change.step
+            if change.source is not None and change.source_step is not None:
+                return self.path(change.source, change.source_step) + own
+        return [self.trials[number].proposed] * until + own
+
+    def _note_source(self, trial: Trial, manifest: str) -> None:
+        if trial.clone is not None and trial.changes:
+            there = self.trials[trial.clone.source].checkpoints
+            step = next((step for step, saved in there.items() if saved.manifest == manifest), None)
+            trial.changes[-1] = replace(trial.changes[-1], source_step=step)

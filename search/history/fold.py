@@ -1,0 +1,310 @@
+"""Events in, history out. `History.apply` is the only way in; an event that the lifecycle forbids raises and changes nothing.
+
+So each handler asks first, of the tables in `lifecycle.py` and of what is written here, and changes things only then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from regrow.search.curve import Curve, Scale
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Created,
+    Decided,
+    Dropped,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Retired,
+    Revived,
+    Saved,
+    Started,
+)
+from regrow.search.history.records import Attempt, Trial, specification
+from regrow.search.history.story import story
+from regrow.search.history.view import View
+from regrow.search.lifecycle import (
+    CAUSES,
+    REVIVAL,
+    AttemptMove,
+    AttemptState,
+    IllegalMove,
+    Move,
+    TrialState,
+    consequence,
+    move,
+    move_attempt,
+)
+from regrow.search.spec import Spec
+
+
+class History(View):
+    """The fold of an experiment's events. Reading is free; only `apply` changes it."""
+
+    def apply(self, event: AnyEvent) -> None:
+        """Takes an event in. One that cannot follow changes nothing and raises IllegalMove with the trial's last events."""
+        try:
+            _HANDLERS[type(event)](self, event)
+        except IllegalMove as error:
+            if error.trial is not None and 0 <= error.trial < len(self.trials):
+                error.story = story(self.trials[error.trial], self.t_created)
+            raise
+        self._clock.hear(event.t)
+
+    def _created(self, event: Created) -> None:
+        if self._spec is not None:
+            raise IllegalMove(None, None, "be created twice")
+        self.created = event
+        self._spec = self._named(specification(event))
+        self._objective = self._spec.objective
+        self.limits = self._spec.limits
+        watched = dict.fromkeys([*(m.name for m in self._spec.metrics), *(limit.metric for limit in self.limits)])
+        self._scale = Scale(
+            objective=self._objective.name, most=self._objective.sign < 0, limits=self.limits,
+            others=tuple(name for name in watched if name != self._objective.name),
+        )
+        self._plateau.tolerance = self._spec.stop.tolerance
+        self.id, self.total, self._clock.created = event.id, self._spec.total, event.t
+
+    def _opened(self, event: Opened) -> None:
+        self.slots, self.total = event.slots, event.trials
+        self.widest = event.widest or event.slots
+        if event.by == "driver":
+            self._clock.open(event.t, first=self.opened is None)
+            self.sittings += 1
+            self.openings.append(event)
+            self.closing = self.closed = None
+            self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
+            if event.retry_failed:
+                self.revivable = dict.fromkeys(sorted(self.running | self.by_state[TrialState.FAILED]))
+        if event.settings != (self.opened.settings if self.opened is not None else {}):
+            self._settle(event)
+        self.opened = event
+        self.environment = event.environment or self.environment
+
+    def _named(self, spec: Spec) -> Spec:
+        return spec if self.called in (None, spec.name) else spec.model_copy(update={"name": self.called})
+
+    def _settle(self, event: Opened) -> None:
+        """The specification is from here on as this sitting has it."""
+        if self.created is None:
+            return
+        self._spec = self._named(specification(self.created, event))
+        if self._spec.stop.tolerance != self._plateau.tolerance:
+            self._plateau.restart(self._spec.stop.tolerance)
+
+    def _proposed(self, event: Proposed) -> None:
+        if event.trial != len(self.trials):
+            there = 0 <= event.trial < len(self.trials)
+            state = self.trials[event.trial].state if there else None
+            raise IllegalMove(event.trial, state, f"be proposed: the next one is trial {len(self.trials)}")
+        self.trials.append(
+            Trial(
+                number=event.trial, config=event.config, proposed=event.config, proposal_state=event.state,
+                curve=Curve(self._scale),
+            )
+        )
+        self.by_state[TrialState.PENDING].add(event.trial)
+
+    def _started(self, event: Started) -> None:
+        trial = self._trial(event.trial, Move.START)
+        after = move(trial.number, trial.state, Move.START)
+        if event.attempt != len(trial.attempts) + 1:
+            raise IllegalMove(event.trial, trial.state, f"start attempt {event.attempt}: it has had {len(trial.attempts)}")
+        trial.attempts.append(
+            Attempt(
+                number=event.attempt, t_started=event.t, until=event.until, avoid_spot=event.avoid_spot, width=event.width,
+                checkpoints=event.checkpoints, clones=event.clones,
+            )
+        )
+        self._enter(trial, after)
+        self.occupied += event.width
+
+    def _began(self, event: Began) -> None:
+        trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)
+        if not 0 <= event.restored <= trial.step:
+            self._refuse(trial, attempt, f"go on after step {event.restored}, which the trial never reached")
+        attempt.state = after
+        attempt.t_began = max(attempt.t_started, event.t - event.ago)  # a clock that was set: not before it was started
+        attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
+        attempt.node_id = sys.intern(event.node_id)
+        attempt.from_step = attempt.to_step = event.restored
+        before = trial.best
+        for number, steps in trial.curve.rewind(event.restored):
+            trial.attempts[number - 1].superseded += steps
+            self.lost_steps += steps
+        trial.account()
+        for step in [s for s in trial.checkpoints if s > event.restored]:
+            self._clones.forget(trial, step)
+        self._clones.began(trial, event.restored)
+        if trial.best != before:
+            self._find_best()
+
+    def _reported(self, event: Reported) -> None:
+        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
+        last = trial.step
+        if [row.step for row in event.rows] != list(range(last + 1, last + 1 + len(event.rows))):
+            self._refuse(trial, attempt, f"report steps that do not follow {last}")
+        name = self.objective.name
+        values = [value for row in event.rows if (value := row.metrics.get(name)) is not None]
+        if len(values) < len(event.rows):
+            self._refuse(trial, attempt, f"report a step without {name}")
+        if trial.curve.extend(attempt.number, event.rows, values):
+            self._improve(trial)
+        attempt.to_step = last + len(values)
+
+    def _decided(self, event: Decided) -> None:
+        what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
+        trial, attempt, after = self._holder(event.trial, event.attempt, what)
+        if event.step != attempt.until or event.step > trial.step:
+            self._refuse(trial, attempt, f"be decided on at step {event.step}, where no decision is due")
+        attempt.state = after
+        trial.decided, attempt.until = event.step, event.until
+        if event.verdict != "continue":
+            attempt.verdict, attempt.why = event.verdict, event.why
+        self._index(trial)
+        self._clones.decided(trial, event)
+
+    def _retired(self, event: Retired) -> None:
+        trial = self._trial(event.trial, "be given up")
+        if not trial.held or trial.state is not TrialState.PAUSED:
+            raise IllegalMove(event.trial, trial.state, "be given up: it does not wait for a promotion")
+        self._enter(trial, move(trial.number, trial.state, Move.STOP))
+        trial.attempts[-1].message = event.why  # the last word on why it does not go on
+        self._finish(trial)
+
+    def _revived(self, event: Revived) -> None:
+        trial = self._trial(event.trial, Move.RETRY)
+        move(trial.number, trial.state, Move.RETRY)
+        self._enter(trial, move(trial.number, trial.state, REVIVAL[trial.attempts[-1].verdict]))
+        self.revivable.pop(trial.number, None)
+        trial.revived += 1
+        trial.ended_by.clear()
+        self._plateau.revive(trial.number)
+        if trial.state.final:
+            self._finish(trial)
+
+    def _saved(self, event: Saved) -> None:
+        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.SAVE)
+        if not attempt.saved < event.step <= trial.step:
+            self._refuse(trial, attempt, f"save a checkpoint at step {event.step}: its last one is at {attempt.saved}")
+        if event.step in trial.checkpoints:
+            trial.replaced.append(trial.checkpoints[event.step].manifest)
+        trial.checkpoints[event.step] = event
+        attempt.saved = event.step
+        self._clones.saved(trial, event)
+
+    def _dropped(self, event: Dropped) -> None:
+        trial = self._trial(event.trial, "drop a checkpoint")
+        if missing := set(event.manifests) - {c.manifest for c in trial.checkpoints.values()} - set(trial.replaced):
+            raise IllegalMove(event.trial, trial.state, f"drop {min(missing)}, which it does not have")
+        trial.replaced = [manifest for manifest in trial.replaced if manifest not in event.manifests]
+        for step in [s for s, c in trial.checkpoints.items() if c.manifest in event.manifests]:
+            self._clones.forget(trial, step)
+
+    def _ended(self, event: Ended) -> None:
+        trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.END)
+        if event.cause not in CAUSES.get(event.outcome, (event.cause,)):
+            by = f"by {event.cause!r}" if event.cause else "without a cause"
+            self._refuse(trial, attempt, f"have ended as {event.outcome} {by}")
+        retries = event.outcome in CAUSES and self.spec.retries.allows(event.cause, trial.ended_by[event.cause] + 1)
+        state = move(trial.number, trial.state, consequence(event.outcome, attempt.verdict, retries=retries))
+        attempt.state = after
+        self._enter(trial, state)
+        self.occupied -= attempt.width
+        trial.ended_by[event.cause] += 1
+        trial.evictions += event.cause == "preempted" and event.by != "planner"
+        attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
+        if event.by == "planner":  # it ended with its driver, not when the next one came to bury it
+            attempt.t_ended = max(self._clock.cut, attempt.t_began or attempt.t_started)
+        # The same for a thousand trials where one bug fails them all: kept once.
+        attempt.message, attempt.trace = sys.intern(event.message), sys.intern(event.trace)
+        if event.cause:
+            trial.account()
+        if trial.state.final:
+            self._finish(trial)
+        if trial.state is not TrialState.FAILED:
+            self.revivable.pop(trial.number, None)
+        if (event.trial, event.attempt) in self.orphans:
+            self.orphans.remove((event.trial, event.attempt))
+
+    def _closing(self, event: Closing) -> None:
+        self.closing = event
+
+    def _closed(self, event: Closed) -> None:
+        if self.running:
+            raise IllegalMove(min(self.running), TrialState.RUNNING, "be left behind by a closed experiment")
+        self.closed = event
+
+    # ---- what the handlers stand on --------------------------------------------------------------------------------
+
+    def _trial(self, number: int, what: str) -> Trial:
+        if not 0 <= number < len(self.trials):
+            raise IllegalMove(number, None, what)
+        return self.trials[number]
+
+    def _holder(self, number: int, attempt: int, what: AttemptMove) -> tuple[Trial, Attempt, AttemptState]:
+        """The trial, the attempt that holds its lease, and the state in which `what` leaves that. Raises IllegalMove."""
+        trial = self._trial(number, f"{what.value} by attempt {attempt}")
+        current = self.lease(number, attempt)
+        if current is None:
+            there = 1 <= attempt <= len(trial.attempts)
+            state, why = (AttemptState.ENDED, ": it does not hold the lease") if there else (None, "")
+            raise IllegalMove(number, state, f"{what.value}{why}", attempt=attempt)
+        return trial, current, move_attempt(number, attempt, current.state, what)
+
+    def _refuse(self, trial: Trial, attempt: Attempt, what: str) -> NoReturn:
+        raise IllegalMove(trial.number, attempt.state, what, attempt=attempt.number)
+
+    def _enter(self, trial: Trial, state: TrialState) -> None:
+        self.by_state[trial.state].discard(trial.number)
+        trial.state = state
+        self.by_state[state].add(trial.number)
+        self._index(trial)
+
+    def _index(self, trial: Trial) -> None:
+        (self.held.add if trial.held else self.held.discard)(trial.number)
+
+    def _finish(self, trial: Trial) -> None:
+        """It ended for good."""
+        self._clones.over(trial)
+        best = self.leader.best if self.leader is not None else None
+        self._plateau.end(trial.number, None if best is None else self.objective.sign * best[0])
+
+    def _improve(self, trial: Trial) -> None:
+        leader = self.leader.best if self.leader is not None else None
+        if (best := trial.best) is not None and (leader is None or self._scale.better(best[0], leader[0])):
+            self.best = trial.number
+
+    def _find_best(self) -> None:
+        """Anew, after the best value was superseded; ties go to the lower number, as in the order of reports of one slot."""
+        self.best = None
+        leader: float | None = None
+        for trial in self.trials:
+            if trial.best is not None and (leader is None or self._scale.better(trial.best[0], leader)):
+                self.best, leader = trial.number, trial.best[0]
+
+
+_HANDLERS: dict[type, Callable[[History, Any], None]] = {
+    Created: History._created,
+    Opened: History._opened,
+    Proposed: History._proposed,
+    Started: History._started,
+    Began: History._began,
+    Reported: History._reported,
+    Decided: History._decided,
+    Retired: History._retired,
+    Revived: History._revived,
+    Saved: History._saved,
+    Dropped: History._dropped,
+    Ended: History._ended,
+    Closing: History._closing,
+    Closed: History._closed,
+}

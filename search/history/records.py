@@ -1,0 +1,174 @@
+"""What is known of one trial and of one attempt. Plain records: only the fold (`fold.py`, `clones.py`) changes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regrow.search.curve import Curve
+from regrow.search.events import Created, Opened, Outcome, Saved
+from regrow.search.lifecycle import HELD, AttemptState, Leave, TrialState
+from regrow.search.spec import Spec
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One run of a trial on one node. It holds the trial's lease until it has ended."""
+
+    number: int
+    t_started: float
+    state: AttemptState = AttemptState.SUBMITTED
+    t_began: float | None = None
+    t_ended: float | None = None
+    node: str | None = None
+    node_id: str = ""
+    task_run: str | None = None
+    from_step: int = 0
+    to_step: int = 0
+    """The last step that it reported."""
+    until: int | None = None
+    """The step at which the next decision is due; None for none before the trial's end."""
+    avoid_spot: bool = False
+    verdict: Leave | None = None
+    """How it is to end by the scheduler's decision, also once it has; None where the scheduler let it go on."""
+    why: str = ""
+    """The reason of that decision, for people."""
+    outcome: Outcome | None = None
+    """How it ended; None until it has."""
+    cause: str = ""
+    message: str = ""
+    trace: str = ""
+    width: int = 1
+    """Slots' worth of resources that it has."""
+    checkpoints: list[str] = field(default_factory=list)
+    """Manifests that it may restore, newest first."""
+    clones: int = 0
+    """How many of these, the first ones, are another trial's."""
+    superseded: int = 0
+    """Steps that it did and that a later attempt had to do again."""
+    wasted_s: float = 0.0
+    """Seconds on its node that led to nothing: from its last step that still counts to its end."""
+    saved: int = 0
+    """The step of its last checkpoint, also if that was dropped since."""
+
+    @property
+    def stop(self) -> str | None:
+        """Why the scheduler decided to stop the trial, None where it did not."""
+        return self.why if self.verdict == "stop" else None
+
+    @property
+    def leave(self) -> str | None:
+        """Why the scheduler decided that the trial is to pause or to restart, None where it did not."""
+        return self.why if self.verdict in ("pause", "restart") else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a decision changed of a trial: from the step after `step` on it has `config`, and the weights that trial `source`
+    had after `source_step` (None: its own, also where the source's could not be read).
+    """
+
+    step: int
+    config: dict[str, Any]
+    source: int | None = None
+    source_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clone:
+    """Another trial's checkpoints from which a trial is to go on, as its own of `step`; `manifests` newest first.
+
+    `attempt` is the one in which that was decided; what it still saves are the weights that are to be replaced.
+    """
+
+    source: int
+    step: int
+    attempt: int
+    manifests: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """One configuration and what became of it."""
+
+    number: int
+    config: dict[str, Any]
+    """The flat configuration that it has now."""
+    proposed: dict[str, Any]
+    """The one that it was proposed with."""
+    proposal_state: dict[str, Any]
+    curve: Curve
+    """What it reported, superseded steps gone."""
+    state: TrialState = TrialState.PENDING
+    attempts: list[Attempt] = field(default_factory=list)
+    checkpoints: dict[int, Saved] = field(default_factory=dict)
+    """Those that are still kept, by step, oldest first."""
+    ended_by: Counter[str] = field(default_factory=Counter)
+    """Attempts that ended, by cause."""
+    evictions: int = 0
+    """Attempts whose node went away under them; the loss of a driver is none."""
+    decided: int = 0
+    """The last step at which a decision was taken."""
+    changes: list[Change] = field(default_factory=list)
+    clone: Clone | None = None
+    """Set from the decision to clone until the trial has a checkpoint of its own from it."""
+    replaced: list[str] = field(default_factory=list)
+    """Manifests whose step has another checkpoint since, and that are not dropped yet."""
+    stale: int = 0
+    """Checkpoints before this step hold weights that a clone replaced."""
+    revived: int = 0
+    """How often it was tried again after it had failed."""
+
+    @property
+    def step(self) -> int:
+        """The last step of the curve, 0 before the first."""
+        return len(self.curve)
+
+    @property
+    def values(self) -> Sequence[float]:
+        """The objective by step, that of step s at s - 1."""
+        return self.curve.values
+
+    @property
+    def best(self) -> tuple[float, int] | None:
+        """Best value of the objective at a step that meets the constraints, and its (first) step."""
+        return self.curve.best
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt that holds the lease."""
+        last = self.attempts[-1] if self.attempts else None
+        return last if last is not None and last.state is not AttemptState.ENDED else None
+
+    @property
+    def held(self) -> bool:
+        """Whether the scheduler paused it, or is about to, so that it goes on only if that promotes it."""
+        return bool(self.attempts) and (self.state, self.attempts[-1].verdict) in HELD
+
+    @property
+    def failure(self) -> Attempt | None:
+        """The last attempt, if it failed or was lost."""
+        last = self.attempts[-1] if self.attempts else None
+        return last if last is not None and last.outcome in ("failed", "lost") else None
+
+    def checkpoint_at(self, step: int) -> Saved | None:
+        """The checkpoint of `step` if it is kept, else the newest one, None for none."""
+        if step in self.checkpoints:
+            return self.checkpoints[step]
+        return self.checkpoints[max(self.checkpoints)] if self.checkpoints else None
+
+    def account(self) -> None:
+        """Counts what its attempts that failed or were lost did for nothing, seen from what is left of its curve."""
+        last_row = {number: self.curve.times[last - 1] for number, last in self.curve.runs}
+        for attempt in self.attempts:
+            if attempt.cause and attempt.t_began is not None and attempt.t_ended is not None:
+                # Rows have the clock of their node: at most the whole attempt, at least nothing.
+                useful_until = max(last_row.get(attempt.number, attempt.t_began), attempt.t_began)
+                attempt.wasted_s = max(0.0, attempt.t_ended - useful_until)
+
+
+def specification(created: Created, opened: Opened | None = None) -> Spec:
+    """The specification of an experiment as a sitting has it; None: as it was created. Raises SpecError."""
+    return Spec.recorded({**created.spec, **(opened.settings if opened is not None else {})}, where="log")

@@ -1,0 +1,25 @@
+"""Which checkpoints of a trial are kept: the last ones, and the best by the objective at their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from regrow.search.history import Trial
+from regrow.search.spec_parts import Checkpointing
+
+
+def surplus(trial: Trial, policy: Checkpointing, sign: float, pinned: AbstractSet[str]) -> list[str]:
+    """Manifests that are not needed any more. `sign` makes the objective a cost; `pinned`: what other trials wait for."""
+    if len(trial.checkpoints) <= policy.keep_last and not trial.replaced and not trial.stale:
+        return []
+    kept = _kept(trial, policy, sign)
+    old = [*trial.replaced, *(c.manifest for step, c in trial.checkpoints.items() if step not in kept)]
+    return [manifest for manifest in old if manifest not in pinned]
+
+
+def _kept(trial: Trial, policy: Checkpointing, sign: float) -> set[int]:
+    """Steps; of the best those first that meet the constraints."""
+    steps = sorted(step for step in trial.checkpoints if step >= trial.stale)
+    broken = {step for step in trial.checkpoints if not trial.curve.feasible(step)}
+    by_value = sorted(trial.checkpoints, key=lambda step: (step in broken, sign * trial.values[step - 1], step))
+    return set(steps[-policy.keep_last :]) | set(by_value[: policy.keep_best])

@@ -1,0 +1,109 @@
+"""The scheduler of an experiment at work: what the events of the log are to it. The port is in `schedulers/base.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from regrow.search import schedulers
+from regrow.search.errors import SearchCodeError, SpecError
+from regrow.search.events import AnyEvent, Created, Decided, Ended, Opened, Proposed, Retired, Revived, Started
+from regrow.search.history import History, Trial
+from regrow.search.lifecycle import IllegalMove
+from regrow.search.options import chosen
+from regrow.search.schedulers import (
+    FINAL,
+    Candidate,
+    Decision,
+    Drop,
+    End,
+    News,
+    Opening,
+    Revival,
+    SchedulerPort,
+    Start,
+    Verdict,
+)
+from regrow.search.spec import Spec
+
+_TOLD = frozenset({Opened, Proposed, Started, Decided, Retired, Revived, Ended})
+"""The events that are news to a scheduler; most events of a log are none: 1 us each."""
+
+
+class Scheduling:
+    """Tells a scheduler what happened, after the history took it in."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._scheduler: SchedulerPort | None = None
+        self._put_off: list[News] = []
+        """What a user's own scheduler is to be told once it is needed."""
+
+    @property
+    def scheduler(self) -> SchedulerPort:
+        """A user's own is built when it is first asked for, so that reading a log imports nothing of theirs."""
+        if self._scheduler is None:
+            self._scheduler = schedulers.make(self._history.spec.schedule, self._history.spec.setting)
+            for news in self._put_off:
+                self._scheduler.apply(news)
+            self._put_off.clear()
+        return self._scheduler
+
+    def apply(self, event: AnyEvent) -> None:
+        """Takes an event in. Raises SearchCodeError where the user's own scheduler raises."""
+        if isinstance(event, Created) and not self._history.spec.own_scheduler:
+            _ = self.scheduler
+        for news in self._news(event) if type(event) in _TOLD else ():
+            if self._scheduler is None:
+                self._put_off.append(news)
+            else:
+                with theirs(self._history.spec):
+                    self._scheduler.apply(news)
+
+    def _news(self, event: AnyEvent) -> Iterator[News]:
+        match event:
+            case Opened():
+                yield Opening(slots=event.slots, widest=event.widest or event.slots)
+            case Proposed():
+                yield Candidate(trial=event.trial, config=event.config, state=event.state)
+            case Started():
+                yield Start(trial=event.trial)
+            case Decided():
+                yield self._decision(event)
+            case Retired():
+                yield Drop(trial=event.trial)
+            case Revived():
+                yield Revival(trial=event.trial, held=self._history.trials[event.trial].held)
+            case _:
+                pass
+        if isinstance(event, Retired | Revived | Ended) and (state := self._history.trials[event.trial].state).final:
+            yield End(trial=event.trial, how=FINAL[state])
+
+    def _decision(self, event: Decided) -> Decision:
+        values = until(self._history.trials[event.trial], event.step)
+        if self._scheduler is None:
+            values = values[:]  # as they are now: it is told later
+        verdict = Verdict(
+            action=event.verdict, until=event.until, why=event.why, source=event.source, config=event.config
+        )
+        return Decision(trial=event.trial, values=values, verdict=verdict)
+
+
+@contextmanager
+def theirs(spec: Spec) -> Iterator[None]:
+    """Within the block, names the user's own sampler or scheduler as what raised: SearchCodeError."""
+    try:
+        yield
+    except (SpecError, IllegalMove):
+        raise
+    except Exception as error:
+        own = [chosen(spec.search)] * spec.own_sampler + [chosen(spec.schedule)] * spec.own_scheduler
+        if not own:
+            raise
+        told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; mend it, then resume"
+        raise SearchCodeError(told) from error
+
+
+def until(trial: Trial, step: int) -> Sequence[float]:
+    """The objective up to a step, without copying it where that is the last one."""
+    return trial.values if len(trial.values) == step else trial.values[:step]

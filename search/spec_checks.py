@@ -1,0 +1,132 @@
+"""What has to fit together in a specification, beyond what each of its keys may be. Asked once, when it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regrow.search import samplers, schedulers
+from regrow.search.command import check as check_command
+from regrow.search.constraints import Constraint
+from regrow.search.errors import SpecError
+from regrow.search.options import chosen
+from regrow.search.space import Constant
+from regrow.search.spec_parts import IMPORT_PATH
+
+if TYPE_CHECKING:
+    from regrow.search.spec import Spec
+
+COMMAND = "command"
+"""What stands as the trainable where a command does."""
+_RAY_OWN = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": None}
+"""Names that Ray refuses as custom resources, and what they are called here."""
+
+
+def check(spec: Spec, *, recorded: bool) -> None:
+    """Raises SpecError for the first that does not fit. `recorded`: it stands in a log: what was taken when that was written
+    is taken.
+    """
+    _metrics(spec)
+    for place, text in enumerate(spec.constraints):
+        Constraint.parse(text, f"constraints.{place}")
+    if not spec.own_scheduler:
+        schedulers.make(spec.schedule, spec.setting)
+    _halves(spec)
+    _trials(spec, _search(spec))
+    _trainable(spec)
+    _resources(spec)
+    if not recorded:
+        _something_differs(spec)
+
+
+def _metrics(spec: Spec) -> None:
+    if isinstance(spec.metric, str):
+        if spec.mode is None:
+            raise SpecError(key="mode", value=None, problem="is missing", hint="write mode: max or mode: min")
+    elif not spec.metric:
+        raise SpecError(key="metric", value=[], problem="is empty", hint="name at least one metric")
+    elif len({metric.name for metric in spec.metric}) < len(spec.metric):
+        names = [metric.name for metric in spec.metric]
+        raise SpecError(key="metric", value=names, problem="names a metric twice", hint="give each name once")
+    elif spec.mode is not None:
+        raise SpecError(key="mode", value=spec.mode, problem="belongs to each metric here", hint="give each its mode")
+
+
+def _halves(spec: Spec) -> None:
+    """A sampler whose proposals come with a budget belongs to a scheduler that keeps to that."""
+    takes = any(schedulers.kind(name).takes_budgets for name in schedulers.named(spec.schedule))
+    if samplers.gives_budgets(spec.search) != takes:
+        search = next(name for name in samplers.NAMES if samplers.gives_budgets(name))
+        schedule = next(name for name in schedulers.NAMES if schedulers.kind(name).takes_budgets)
+        problem, hint = "is half of an algorithm", f"write both search: {search} and schedule: {schedule}"
+        raise SpecError(key="search", value=chosen(spec.search), problem=problem, hint=hint)
+
+
+def _trials(spec: Spec, cells: int | None) -> None:
+    """Raises SpecError for a number of trials that does not go with `cells`, those that the sampler has to offer."""
+    if spec.trials is None and cells is None:
+        raise SpecError(key="trials", value=None, problem="is missing", hint="write the total number of trials")
+    if spec.trials is not None and cells is not None and spec.trials > cells:
+        raise SpecError(key="trials", value=spec.trials, problem=f"the grid has only {cells} cells", hint=f"write {cells}")
+    if spec.trials is not None and spec.trials % spec.repeats:
+        hint = f"write {spec.trials - spec.trials % spec.repeats + spec.repeats}"
+        raise SpecError(key="trials", value=spec.trials, problem=f"is no multiple of repeats ({spec.repeats})", hint=hint)
+
+
+def _search(spec: Spec) -> int | None:
+    """The number of trials that the sampler has to offer, None for any number."""
+    cells = None if spec.own_sampler else samplers.size(spec.search, spec.setting)
+    for place, point in enumerate(spec.points):
+        key = f"points.{place}"
+        if cells is not None and point.metrics is None:
+            problem = "has no place where every configuration is tried once anyway"
+            raise SpecError(key=key, value=point.config, problem=problem, hint="leave points out")
+        spec.space.point(point.config, key)
+        needed = [spec.objective.name, *(limit.metric for limit in spec.limits)]
+        if point.metrics is not None and (lacking := [name for name in needed if name not in point.metrics]):
+            hint = f"give {lacking[0]}, or leave metrics out"
+            what = "the objective" if lacking[0] == spec.objective.name else "a metric of the constraints"
+            raise SpecError(key=f"{key}.metrics", value=point.metrics, problem=f"lacks {what}", hint=hint)
+    return None if cells is None else cells * spec.repeats
+
+
+def _trainable(spec: Spec) -> None:
+    if spec.command:
+        if spec.trainable != COMMAND:
+            hint = "keep one of them"
+            raise SpecError(key="trainable", value=spec.trainable, problem="stands beside a command", hint=hint)
+        if spec.checkpoint.every_steps is not None:
+            problem, hint = "is the command's own business", "leave it out: what it saved is kept at its next report"
+            raise SpecError(key="checkpoint.every_steps", value=spec.checkpoint.every_steps, problem=problem, hint=hint)
+        check_command(spec.command, spec.space, max_steps=spec.max_steps, file=spec.report.file)
+    elif spec.trainable == COMMAND:
+        hint = "write trainable: file.py:function, or command: [python, file.py, ...]"
+        raise SpecError(key="trainable", value=None, problem="is missing", hint=hint)
+    elif spec.trainable != "pickled" and not IMPORT_PATH.fullmatch(spec.trainable):
+        hint = "write file.py:function or package.module:Class"
+        raise SpecError(key="trainable", value=spec.trainable, problem="names no function or class", hint=hint)
+    elif spec.report.file is not None:
+        problem, hint = "is for a command", "leave it out; a trainable calls trial.report"
+        raise SpecError(key="report.file", value=spec.report.file, problem=problem, hint=hint)
+
+
+def _resources(spec: Spec) -> None:
+    wanted = spec.resources
+    for name, ours in _RAY_OWN.items():
+        if name in wanted.custom:
+            problem = "is no custom resource" if ours else "is no resource of a trial"
+            hint = f"write resources: {{{ours}: ...}}" if ours else "leave it out"
+            raise SpecError(key=f"resources.custom.{name}", value=wanted.custom[name], problem=problem, hint=hint)
+    if not (wanted.cpu or wanted.gpu or wanted.memory or wanted.custom) and spec.concurrency is None:
+        problem = "a trial that needs nothing fits any number of times"
+        raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, or concurrency")
+
+
+def _something_differs(spec: Spec) -> None:
+    """Raises SpecError if all trials would be the same, unless that is asked for."""
+    domains = [p for p in spec.space.parameters if not isinstance(p.domain, Constant)]
+    if domains or spec.points or spec.own_sampler or spec.total <= spec.repeats:
+        return
+    problem = f"searches nothing: all {spec.total} trials would be the same"
+    first = next((p.name for p in spec.space.parameters if "." not in p.name), "lr")
+    hint = f"give a range, {first}: {{uniform: [0, 1]}}; or write trials: 1, or repeats: {spec.total} for as many seeds"
+    raise SpecError("space", spec.space.to_json(), problem, hint)

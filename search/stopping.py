@@ -1,0 +1,21 @@
+"""The conditions of `stop:`: why an experiment has done enough. When one trial has, `endings.py` says."""
+
+from __future__ import annotations
+
+from regrow.search.history import History
+from regrow.search.spec_parts import Stop
+
+
+def why_enough(stop: Stop, history: History, now: float) -> str | None:
+    """Why a condition holds at time `now` (seconds since the epoch), None if none does."""
+    best, sign = history.leader.best if history.leader is not None else None, history.objective.sign
+    if stop.target is not None and best is not None and sign * best[0] <= sign * stop.target:
+        return f"the target {stop.target:g} was reached"
+    if stop.hours is not None and history.elapsed(now) >= stop.hours * 3600:
+        return f"{stop.hours:g} hours are over"
+    if stop.plateau is not None and stop.plateau.trials is not None and history.since_best >= stop.plateau.trials:
+        return f"{history.since_best} trials ended without a better value"
+    if stop.trials is not None and history.ended >= stop.trials:
+        return f"{history.ended} trials have ended"
+    each = [why_enough(inner, history, now) for inner in stop.all]
+    return " and ".join(map(str, each)) if each and None not in each else None
