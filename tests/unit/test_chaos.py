@@ -20,7 +20,8 @@ from regrow.search.verify import verify
 from regrow.tasks.trial import Trial
 from tests.unit.attempting import Killed, sent
 from tests.unit.simulated import SPEC, score
-from tests.unit.works import MakeWorks, corrupt, writing
+from tests.unit.stores import corrupt
+from tests.unit.works import MakeWorks, writing
 
 
 class Chaos(Scheduler):

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Dropped, Saved
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.checkpoints import restore
 from regrow.tasks.trial import Trial
 from tests.unit.attempting import Killed, sent
 from tests.unit.scripted import clone
+from tests.unit.stores import NoReads, corrupt
 from tests.unit.told import kept
-from tests.unit.works import MakeWorks, corrupt, writing
+from tests.unit.works import MakeWorks, writing
 
 
 @pytest.mark.parametrize("kind", ["memory", "local"])
@@ -116,15 +116,6 @@ def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(works: Make
     at.run(train=cloner)
     assert at.began == [(1, 1, 0, ""), (1, 2, 3, "source at 3"), (1, 3, 3, "source at 3")]
     assert at.office.history.trials[1].state is TrialState.DONE
-
-
-class NoReads(MemoryStore):
-    """Reads nothing."""
-
-    def read(self, key: str) -> bytes:
-        from regrow.tasks.ports import Unavailable
-
-        raise Unavailable(key, "no network")
 
 
 def test_a_store_that_is_away_when_a_clone_is_to_be_taken_supersedes_nothing(

@@ -63,10 +63,3 @@ def works(make_office: MakeOffice, attempt: Attempting) -> MakeWorks:
         return Works(make_office(**{"max_steps": 6, "trials": 2, "schedule": schedule, **changes}), attempt)
 
     return make
-
-
-def corrupt(store: Store, manifest: str) -> None:
-    """What is there is no manifest any more."""
-    data = store.read(manifest)
-    store.delete([manifest])
-    store.create(manifest, data[:-3] + b"xxx")
