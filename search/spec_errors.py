@@ -77,6 +77,20 @@ def _path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> list[str]:
 
 
 _QUOTES = "put quotes around it"
+_WORDINGS = {
+    "invalid_key": ("is not a key", _QUOTES),
+    "float_type": ("is not a number", "write a number"),
+    "bool_type": ("is neither true nor false", "write true or false"),
+    "finite_number": ("is not a finite number", "write a finite number"),
+    "string_pattern_mismatch": (
+        "is no name", "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
+    ),
+    "string_too_short": ("is empty", "write a name"),
+    "dict_type": ("is not a map", "write {key: value}"),
+    "model_type": ("is not a map", "write {key: value}"),
+    "model_attributes_type": ("is not a map", "write {key: value}"),
+}
+"""Problem and hint, by pydantic's kind of error, where they depend on nothing else."""
 
 
 def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
@@ -87,34 +101,22 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
         return "is text, not a number", f"write {number}, without quotes"
     if value is None and kind.endswith("_type"):
         return "is empty", "give it a value, or leave the key out"
+    if kind in _WORDINGS:
+        return _WORDINGS[kind]
     match kind:
         case "string_type":
             return "is not text", _QUOTES if isinstance(value, int | float) else "write text"
-        case "invalid_key":
-            return "is not a key", _QUOTES
         case "int_type" | "int_from_float":
             whole = isinstance(value, float) and value.is_integer()
             return "is not a whole number", f"write {int(value)}" if whole else "write a whole number"
-        case "float_type":
-            return "is not a number", "write a number"
-        case "bool_type":
-            return "is neither true nor false", "write true or false"
-        case "finite_number":
-            return "is not a finite number", "write a finite number"
         case "greater_than_equal":
             return f"is below {ctx['ge']:g}", f"write {ctx['ge']:g} or more"
         case "greater_than":
             return f"is not above {ctx['gt']:g}", f"write a number above {ctx['gt']:g}"
-        case "string_pattern_mismatch":
-            return "is no name", "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
-        case "string_too_short":
-            return "is empty", "write a name"
         case "string_too_long":
             return f"is longer than {ctx['max_length']} characters", "write a shorter name"
         case "literal_error":
             return f"is not {ctx['expected']}", nearest(as_mode(value) or value, re.findall(r"'(.*?)'", ctx["expected"]))
-        case "dict_type" | "model_type" | "model_attributes_type":
-            return "is not a map", "write {key: value}"
         case _:
             return str(ctx.get("error", kind.replace("_", " "))), "see `regrow schema` for what may stand here"
 
