@@ -13,13 +13,13 @@ from collections.abc import Generator
 import pytest
 
 from tests.unit.attempting import attempt, make_office
-from tests.unit.exporting import unfinished, unfinished_root
+from tests.unit.exported import unfinished_history, unfinished_root
 from tests.unit.figured import histories
 from tests.unit.programs import programs
 from tests.unit.refusing import refused
 from tests.unit.works import works
 
-__all__ = ["attempt", "histories", "make_office", "programs", "refused", "unfinished", "unfinished_root", "works"]
+__all__ = ["attempt", "histories", "make_office", "programs", "refused", "unfinished_history", "unfinished_root", "works"]
 
 
 @pytest.hookimpl(wrapper=True)

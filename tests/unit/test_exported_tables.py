@@ -14,13 +14,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.testing import Result
 
 from regrow.infra import views
 from regrow.infra.exports import destination, files, frames
 from regrow.search.history import History
 from regrow.tasks.errors import UserError
 from tests.unit import exported
-from tests.unit.exporting import CONFIG, regrow
+from tests.unit.exported import CONFIG, regrow
 from tests.unit.told import its_rows, rows_of
 
 
@@ -40,24 +41,24 @@ OWN = (
 )
 
 
-def test_the_columns_are_the_same_before_the_first_report_and_after_the_last(unfinished: History) -> None:
+def test_the_columns_are_the_same_before_the_first_report_and_after_the_last(unfinished_history: History) -> None:
     expected = [*OWN, *(f"config.{name}" for name in CONFIG), "metrics.score", "metrics.=cost", "metrics.loss"]
-    assert [column.name for column in frames.trials(rows_of(unfinished))] == expected
+    assert [column.name for column in frames.trials(rows_of(unfinished_history))] == expected
     empty = exported.empty()
     assert [column.name for column in frames.trials(rows_of(empty))] == [n for n in expected if n not in ("metrics.=cost", "metrics.loss")]
-    assert {c.name: c.kind for c in frames.trials(rows_of(empty))}.items() <= {c.name: c.kind for c in frames.trials(rows_of(unfinished))}.items()
+    assert {c.name: c.kind for c in frames.trials(rows_of(empty))}.items() <= {c.name: c.kind for c in frames.trials(rows_of(unfinished_history))}.items()
 
 
-def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(unfinished: History) -> None:
-    found = cells(frames.trials(rows_of(unfinished)))
-    for place, trial in enumerate(unfinished.trials):
+def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(unfinished_history: History) -> None:
+    found = cells(frames.trials(rows_of(unfinished_history)))
+    for place, trial in enumerate(unfinished_history.trials):
         assert found["trial"][place] == trial.number
         assert found["state"][place] == trial.state.value
         assert (found["value"][place], found["step"][place]) == (trial.best or (None, None))
         assert found["steps"][place] == trial.step
         if trial.best is not None:
             assert found["metrics.score"][place] == trial.best[0]
-            assert found["metrics.loss"][place] == its_rows(unfinished, trial)[trial.best[1] - 1].metrics["loss"]
+            assert found["metrics.loss"][place] == its_rows(unfinished_history, trial)[trial.best[1] - 1].metrics["loss"]
         assert {n: found[f"config.{n}"][place] for n in CONFIG if n in trial.config} == trial.config
         assert (found["ended"][place] is not None) == trial.state.final
 
@@ -71,16 +72,16 @@ def test_with_several_metrics_a_row_has_those_of_the_last_step() -> None:
 
 @pytest.mark.parametrize("cells_at_once", [21, 200_000])
 def test_steps_are_the_points_of_every_trial_once(
-    unfinished: History, cells_at_once: int, monkeypatch: pytest.MonkeyPatch
+    unfinished_history: History, cells_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "CELLS", cells_at_once)
-    with rows_of(unfinished).sorted() as steps:
+    with rows_of(unfinished_history).sorted() as steps:
         parts = [cells(part) for part in frames.steps(steps)]
         points = list(views.points(steps))
     assert (len(parts) > 1) == (cells_at_once == 21)
     found = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
     assert [(point["trial"], point["step"]) for point in points] == [
-        (trial.number, row.step) for trial in unfinished.trials for row in its_rows(unfinished, trial)
+        (trial.number, row.step) for trial in unfinished_history.trials for row in its_rows(unfinished_history, trial)
     ]
     assert len(points) == len(found["step"]) > 20
     for name in ("trial", "step", "attempt"):
@@ -90,8 +91,8 @@ def test_steps_are_the_points_of_every_trial_once(
     assert None in found["metrics.loss"]  # it was not finite
 
 
-def test_a_frame_has_a_type_for_each_column(unfinished: History) -> None:
-    types = {name: str(kind) for name, kind in frames.frame(frames.trials(rows_of(unfinished))).dtypes.items()}
+def test_a_frame_has_a_type_for_each_column(unfinished_history: History) -> None:
+    types = {name: str(kind) for name, kind in frames.frame(frames.trials(rows_of(unfinished_history))).dtypes.items()}
     assert types["trial"] == types["config.model.layers"] == types["config.seed"] == "int64"
     assert types["step"] == types["config.warmup"] == "Int64"  # missing in some rows
     assert types["value"] == types["config.lr"] == types["config.momentum"] == types["metrics.loss"] == "float64"
@@ -118,15 +119,15 @@ def test_the_type_of_a_choice_is_that_of_its_values(values: list[Any], kind: str
     assert list(frames.frame(table)["config.x"]) == [trial.config["x"] for trial in history.trials]
 
 
-def test_csv_is_rfc_4180_and_numbers_come_back_as_they_were(unfinished: History) -> None:
-    data = b"".join(files.csv_bytes([frames.trials(rows_of(unfinished))]))
-    assert data.count(b"\r\n") == len(unfinished.trials) + 1
+def test_csv_is_rfc_4180_and_numbers_come_back_as_they_were(unfinished_history: History) -> None:
+    data = b"".join(files.csv_bytes([frames.trials(rows_of(unfinished_history))]))
+    assert data.count(b"\r\n") == len(unfinished_history.trials) + 1
     head, *rows = read(data)
     assert len({len(row) for row in [head, *rows]}) == 1
     place = head.index("config.lr")
-    assert [float(row[place]) for row in rows] == [trial.config["lr"] for trial in unfinished.trials]
+    assert [float(row[place]) for row in rows] == [trial.config["lr"] for trial in unfinished_history.trials]
     mixed_place = head.index("config.mixed")
-    written = {json.dumps(trial.config["mixed"]): row[mixed_place] for trial, row in zip(unfinished.trials, rows, strict=True)}
+    written = {json.dumps(trial.config["mixed"]): row[mixed_place] for trial, row in zip(unfinished_history.trials, rows, strict=True)}
     assert written.get("[1, 2]", "[1, 2]") == "[1, 2]"
     assert written.get("true", "true") == "true"
     assert len(written) > 3
@@ -161,10 +162,10 @@ def test_what_user_code_said_is_harmless_in_the_file_that_the_command_writes(unf
     assert printed.stdout_bytes == (tmp_path / "t.csv").read_bytes()
 
 
-def test_parquet_has_the_types_of_the_frame(unfinished_root: Path, tmp_path: Path, unfinished: History) -> None:
+def test_parquet_has_the_types_of_the_frame(unfinished_root: Path, tmp_path: Path, unfinished_history: History) -> None:
     assert regrow("trials", "kinds", tmp_path / "t.parquet", "--parquet", "--state", unfinished_root).exit_code == 0
     found = pd.read_parquet(tmp_path / "t.parquet")
-    expected = frames.frame(frames.trials(rows_of(unfinished)))
+    expected = frames.frame(frames.trials(rows_of(unfinished_history)))
     assert list(found.columns) == list(expected.columns)
     assert str(found.dtypes["config.warmup"]) == "Int64"
     assert found["config.lr"].tolist() == expected["config.lr"].tolist()
@@ -173,23 +174,23 @@ def test_parquet_has_the_types_of_the_frame(unfinished_root: Path, tmp_path: Pat
     assert regrow("trials", "kinds", tmp_path / "s.parquet", "--parquet", "--history", "--state", unfinished_root).exit_code == 0
     steps = pd.read_parquet(tmp_path / "s.parquet")
     assert list(zip(steps["trial"], steps["step"], steps["metrics.=cost"], strict=True)) == [
-        (trial.number, row.step, row.metrics["=cost"]) for trial in unfinished.trials for row in its_rows(unfinished, trial)
+        (trial.number, row.step, row.metrics["=cost"]) for trial in unfinished_history.trials for row in its_rows(unfinished_history, trial)
     ]
     assert {str(steps.dtypes[name]) for name in ("trial", "step", "attempt")} == {"int64"}
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, unfinished: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, unfinished_history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv"
     path.write_text("before")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(UserError, match="No space left on device"):
-            destination.put(path, files.csv_bytes([frames.trials(rows_of(unfinished))]))
+            destination.put(path, files.csv_bytes([frames.trials(rows_of(unfinished_history))]))
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
     link = tmp_path / "link.csv"
     link.symlink_to(path)
-    destination.put(link, files.csv_bytes([frames.trials(rows_of(unfinished))]))
+    destination.put(link, files.csv_bytes([frames.trials(rows_of(unfinished_history))]))
     assert link.is_symlink(), "what a link leads to is replaced, not the link"
     assert path.read_text().startswith("trial,")
     assert path.stat().st_mode & 0o777 == 0o666 & ~_mask()
@@ -198,39 +199,43 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, unfinished: Hist
 COMMANDS = {"csv": ("trials", "kinds", "--csv"), "parquet": ("trials", "kinds", "--parquet"), "html": ("report", "kinds", "-o")}
 
 
-def typed(kind: str, file: object, unfinished_root: Path) -> list[str]:
-    """`regrow` with what has it write an export to `file`."""
-    return [sys.executable, "-m", "regrow", *COMMANDS[kind], str(file), "--state", str(unfinished_root)]
-
-
-def test_a_pipe_a_descriptor_and_standard_output_take_what_a_file_would_hold(unfinished_root: Path, tmp_path: Path) -> None:
-    def run(kind: str, file: object, expect: int = 0, **options: Any) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(typed(kind, file, unfinished_root), check=False, stderr=subprocess.PIPE, timeout=120, **options)
-        assert done.returncode == expect, done.stderr.decode()
-        return done
-
-    run("csv", tmp_path / "table.csv", stdout=subprocess.DEVNULL)
+def test_standard_output_takes_what_a_file_would_hold(unfinished_root: Path, tmp_path: Path) -> None:
+    """A pipe, and a file that has something in it already; the word about it stands beside it."""
+    assert regrow(*COMMANDS["csv"], tmp_path / "table.csv", "--state", unfinished_root).exit_code == 0
     table = (tmp_path / "table.csv").read_bytes()
     assert table.count(b"\n") == 11
-    # Standard output: a pipe, and a file that has something in it already; the word about it stands beside it.
-    done = run("csv", "/dev/stdout", stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "regrow", *COMMANDS["csv"], "/dev/stdout", "--state", str(unfinished_root)]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=120)
     assert (done.stdout, done.stderr.count(b"/dev/stdout: 10 trials")) == (table, 1)
     with (tmp_path / "all").open("wb", buffering=0) as whole:
         whole.write(b"before\n")
-        run("csv", "/dev/stdout", stdout=whole)
-        run("csv", f"/dev/fd/{whole.fileno()}", stdout=subprocess.DEVNULL, pass_fds=[whole.fileno()])
+        subprocess.run(command, check=True, stdout=whole, stderr=subprocess.PIPE, timeout=120)
         whole.write(b"after\n")
-    assert (tmp_path / "all").read_bytes() == b"before\n" + table + table + b"after\n"
+    assert (tmp_path / "all").read_bytes() == b"before\n" + table + b"after\n"
+
+
+def test_a_pipe_and_a_descriptor_take_what_a_file_would_hold(unfinished_root: Path, tmp_path: Path) -> None:
+    def write(kind: str, file: object) -> Result:
+        return regrow(*COMMANDS[kind], file, "--state", unfinished_root)
+
+    assert write("csv", tmp_path / "table.csv").exit_code == 0
+    table = (tmp_path / "table.csv").read_bytes()
+    with (tmp_path / "all").open("wb", buffering=0) as whole:
+        whole.write(b"before\n")
+        assert write("csv", f"/dev/fd/{whole.fileno()}").exit_code == 0
+        whole.write(b"after\n")
+    assert (tmp_path / "all").read_bytes() == b"before\n" + table + b"after\n"
     os.mkfifo(tmp_path / "pipe")
     for kind, begin in (("html", b"<!doctype html>"), ("parquet", b"PAR1")):
         with (tmp_path / kind).open("wb") as copy, subprocess.Popen(["cat", tmp_path / "pipe"], stdout=copy) as reader:
-            run(kind, tmp_path / "pipe", stdout=subprocess.DEVNULL)
+            assert write(kind, tmp_path / "pipe").exit_code == 0
             assert reader.wait(60) == 0
         assert (tmp_path / kind).read_bytes().lower().startswith(begin.lower())
     assert (tmp_path / "pipe").is_fifo()
     for kind in ("html", "csv"):
-        said = run(kind, "/dev/full", expect=2).stderr
-        assert said == b"regrow: /dev/full cannot be written: No space left on device\n"
+        said = write(kind, "/dev/full").exception
+        assert isinstance(said, UserError)
+        assert str(said) == "/dev/full cannot be written: No space left on device"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "a half-written file was left"
 
 

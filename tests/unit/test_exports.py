@@ -12,7 +12,7 @@ from regrow.infra.exports import files, frames, tensorboard
 from regrow.search.events import Closing
 from regrow.tasks.errors import UserError
 from tests.unit import exported
-from tests.unit.exporting import regrow
+from tests.unit.exported import regrow
 from tests.unit.told import rows_of
 
 

@@ -18,7 +18,7 @@ from regrow.search.history import History
 from regrow.tasks.errors import UserError
 from regrow.tasks.names import task_name
 from tests.unit import exported
-from tests.unit.exporting import CONFIG, regrow
+from tests.unit.exported import CONFIG, regrow
 from tests.unit.told import its_rows, rows_of
 
 
@@ -35,13 +35,13 @@ def plugin(run: EventAccumulator, tag: str) -> Any:
     return run.SummaryMetadata(tag).plugin_data.content
 
 
-def test_each_trial_is_a_run_with_every_point_once_at_its_time(unfinished: History, tmp_path: Path) -> None:
-    assert tensorboard.write(rows_of(unfinished), tmp_path / "tb") == len(unfinished.trials)
+def test_each_trial_is_a_run_with_every_point_once_at_its_time(unfinished_history: History, tmp_path: Path) -> None:
+    assert tensorboard.write(rows_of(unfinished_history), tmp_path / "tb") == len(unfinished_history.trials)
     found = runs(tmp_path / "tb")
-    assert list(found) == [task_name(trial.number) for trial in unfinished.trials]
-    for trial in unfinished.trials:
+    assert list(found) == [task_name(trial.number) for trial in unfinished_history.trials]
+    for trial in unfinished_history.trials:
         run = found[task_name(trial.number)]
-        its = its_rows(unfinished, trial)
+        its = its_rows(unfinished_history, trial)
         for name in ("score", "loss", "=cost") if its else ():
             points = [(e.wall_time, e.step, e.value) for e in run.Scalars(name)]
             assert [p[:2] for p in points] == [(row.t, row.step) for row in its]
@@ -53,8 +53,8 @@ def test_each_trial_is_a_run_with_every_point_once_at_its_time(unfinished: Histo
             assert (best.step, best.value) == (trial.best[1], pytest.approx(trial.best[0], rel=1e-6))
 
 
-def test_the_hparams_page_is_told_domains_values_states_and_metrics(unfinished: History, tmp_path: Path) -> None:
-    tensorboard.write(rows_of(unfinished), tmp_path / "tb")
+def test_the_hparams_page_is_told_domains_values_states_and_metrics(unfinished_history: History, tmp_path: Path) -> None:
+    tensorboard.write(rows_of(unfinished_history), tmp_path / "tb")
     found = runs(tmp_path / "tb")
     experiment = metadata.parse_experiment_plugin_data(plugin(found["trial-0000"], metadata.EXPERIMENT_TAG))
     told = {info.name: info for info in experiment.hparam_infos}
@@ -64,7 +64,7 @@ def test_the_hparams_page_is_told_domains_values_states_and_metrics(unfinished: 
     assert told["mixed"].type == api_pb2.DATA_TYPE_STRING
     assert [m.name.tag for m in experiment.metric_infos] == ["best/score", "score", "=cost", "loss"]
     states = {"done": api_pb2.STATUS_SUCCESS, "stopped": api_pb2.STATUS_SUCCESS, "failed": api_pb2.STATUS_FAILURE}
-    for trial in unfinished.trials:
+    for trial in unfinished_history.trials:
         run = found[task_name(trial.number)]
         start = metadata.parse_session_start_info_plugin_data(plugin(run, metadata.SESSION_START_INFO_TAG))
         assert start.hparams["lr"].number_value == trial.config["lr"]
@@ -101,20 +101,20 @@ def test_an_export_of_the_same_experiment_takes_the_place_of_the_one_before(tmp_
     assert len(list((tmp_path / "tb" / "trial-0000").iterdir())) == 2  # ours once, and what is not ours
 
 
-def test_a_folder_that_is_not_ours_is_left_alone(unfinished: History, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_ours_is_left_alone(unfinished_history: History, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty, and not an export of this experiment"):
-        tensorboard.write(rows_of(unfinished), tmp_path / "full")
+        tensorboard.write(rows_of(unfinished_history), tmp_path / "full")
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
     with pytest.raises(UserError, match="is a file"):
-        tensorboard.write(rows_of(unfinished), tmp_path / "full" / "notes.txt")
-    tensorboard.write(rows_of(unfinished), tmp_path / "tb")
+        tensorboard.write(rows_of(unfinished_history), tmp_path / "full" / "notes.txt")
+    tensorboard.write(rows_of(unfinished_history), tmp_path / "tb")
     (tmp_path / "tb" / tensorboard.MARK).write_text('{"id": "another"}')
     with pytest.raises(UserError, match="holds the export of another experiment"):
-        tensorboard.write(rows_of(unfinished), tmp_path / "tb")
+        tensorboard.write(rows_of(unfinished_history), tmp_path / "tb")
     with pytest.raises(UserError, match="is no local folder"):
-        tensorboard.write(rows_of(unfinished), "s3://bucket/tb")
+        tensorboard.write(rows_of(unfinished_history), "s3://bucket/tb")
 
 
 @pytest.fixture
