@@ -197,13 +197,13 @@ with NodeNotices(grace=GRACE).listen(lambda why, node: print("told", node, flush
     print("listens", flush=True)
     while True:
         try:
-            time.sleep(60)
+            time.sleep(0.01)  # not long: Python runs no handler for a signal that comes just before a sleep begins
         except BaseException as error:
             print(type(error), flush=True)
 """
 
 
-@pytest.mark.parametrize(("grace", "signals"), [("60", 2), ("0.2", 1)])
+@pytest.mark.parametrize(("grace", "signals"), [("3600", 2), ("0.2", 1)])
 def test_a_second_sigterm_or_the_end_of_the_grace_ends_the_process(grace: str, signals: int) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD.replace("GRACE", grace)], stdout=subprocess.PIPE, text=True,
@@ -213,9 +213,10 @@ def test_a_second_sigterm_or_the_end_of_the_grace_ends_the_process(grace: str, s
     with child:
         try:
             assert child.stdout.readline() == "listens\n"
-            for said in ["told False\n", ""][:signals]:
+            child.send_signal(signal.SIGTERM)
+            assert child.stdout.readline() == "told False\n"
+            if signals == 2:
                 child.send_signal(signal.SIGTERM)
-                assert child.stdout.readline() == said
             assert child.wait(timeout=20) == 143
             assert child.stdout.read() == ""
         finally:
