@@ -228,8 +228,11 @@ def test_a_pipe_and_a_descriptor_take_what_a_file_would_hold(unfinished_root: Pa
     os.mkfifo(tmp_path / "pipe")
     for kind, begin in (("html", b"<!doctype html>"), ("parquet", b"PAR1")):
         with (tmp_path / kind).open("wb") as copy, subprocess.Popen(["cat", tmp_path / "pipe"], stdout=copy) as reader:
-            assert write(kind, tmp_path / "pipe").exit_code == 0
-            assert reader.wait(60) == 0
+            try:
+                assert write(kind, tmp_path / "pipe").exit_code == 0
+                assert reader.wait(60) == 0
+            finally:
+                reader.kill()  # it waits for as long as nobody writes
         assert (tmp_path / kind).read_bytes().lower().startswith(begin.lower())
     assert (tmp_path / "pipe").is_fifo()
     for kind in ("html", "csv"):
