@@ -24,7 +24,8 @@ from typing import Any
 
 from regrow.infra import s3_server
 from regrow.infra.stores import open_store
-from regrow.tasks.checkpoints import CheckpointWriter, clone, restore, save
+from regrow.tasks.checkpoint_writer import CheckpointWriter
+from regrow.tasks.checkpoints import clone, restore, save
 from regrow.tasks.ports import Store
 
 MB = 1 << 20

@@ -98,6 +98,8 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
         return "is text, not a number", f"write {number}, without quotes"
     if value is None and kind.endswith("_type"):
         return "is empty", "give it a value, or leave the key out"
+    if kind in _WORDINGS:
+        return _WORDINGS[kind]
     match kind:
         case "string_type":
             return "is not text", _QUOTES if isinstance(value, int | float) else "write text"

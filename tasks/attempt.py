@@ -16,7 +16,7 @@ from pathlib import Path
 from regrow.search.errors import SpecError
 from regrow.search.events import Cause, Ended, Outcome, Saved
 from regrow.tasks import checkpoints, output
-from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.command import CommandFailed
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Arrival, Assignment, Desk, Host, Job, Order

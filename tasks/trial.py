@@ -18,7 +18,7 @@ from regrow.search.durations import told
 from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
-from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.disk import full, is_full
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.messages import Assignment, Job, Reason

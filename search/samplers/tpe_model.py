@@ -5,7 +5,7 @@ the good trials and of the others, the candidates, the choice among them. What i
 (`tpe_history.py` as in Optuna, `tpe_budget.py` where trials are ended early), further random proposals where they are, the
 subspaces, and with more than `EXACT` other trials the evaluation of the two
 densities at the candidates (`tpe_density.py`), which is the same function up to rounding. No trial is left
-out at any size. `tests/unit/test_samplers.py` compares with plain Optuna; a version that moves one of the
+out at any size. `tests/unit/test_tpe_beside_optuna.py` compares with plain Optuna; a version that moves one of the
 names used here fails there.
 """
 

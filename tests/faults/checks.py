@@ -81,48 +81,48 @@ def normal(events: Iterable[AnyEvent]) -> list[Entry]:
     stopped: set[int] = set()
     steps: dict[str, int] = {}  # of manifests
     final: set[int] = set()
-
-    def note(*entry: object) -> None:
-        if entry[0] in _ONCE_MORE:
-            if repr(entry) in seen:
-                return
-            seen.add(repr(entry))
-        entries.append(entry)
-
     for event in events:
         history.apply(event)
+        found = _by_itself(event)
         match event:
-            case Created():
-                note("created", event.id, event.spec)
-            case Proposed():
-                note("proposed", event.trial, event.config, event.state)
-            case Reported():
-                for row in event.rows:
-                    note("row", event.trial, row.step, row.metrics[METRIC])
-            case Decided():
-                if event.verdict == "stop":
-                    stopped.add(event.trial)
-                note("decided", event.trial, event.step, event.verdict, event.until, event.why)
+            case Decided(verdict="stop"):
+                stopped.add(event.trial)
             case Saved():
                 steps[event.manifest] = event.step
-                if event.trial not in stopped:
-                    note("saved", event.trial, event.step, event.size)
+                found = [("saved", event.trial, event.step, event.size)] if event.trial not in stopped else []
             case Dropped() if event.trial not in stopped:
-                for manifest in event.manifests:
-                    note("dropped", event.trial, steps[manifest])
+                found = [("dropped", event.trial, steps[manifest]) for manifest in event.manifests]
             case Revived():
                 final.discard(event.trial)
-                note("revived", event.trial)
             case Ended():
                 trial = history.trials[event.trial]
                 if trial.state.final and event.trial not in final:
                     final.add(event.trial)
-                    note("final", event.trial, trial.state.value, trial.step)
-            case Closed():
-                note("closed", event.status)
-            case _:
-                pass
+                    found = [("final", event.trial, trial.state.value, trial.step)]
+        for entry in found:
+            if entry[0] not in _ONCE_MORE or repr(entry) not in seen:
+                entries.append(entry)
+                seen.add(repr(entry))
     return entries
+
+
+def _by_itself(event: AnyEvent) -> list[Entry]:
+    """The entries of an event that depend on no other."""
+    match event:
+        case Created():
+            return [("created", event.id, event.spec)]
+        case Proposed():
+            return [("proposed", event.trial, event.config, event.state)]
+        case Reported():
+            return [("row", event.trial, row.step, row.metrics[METRIC]) for row in event.rows]
+        case Decided():
+            return [("decided", event.trial, event.step, event.verdict, event.until, event.why)]
+        case Revived():
+            return [("revived", event.trial)]
+        case Closed():
+            return [("closed", event.status)]
+        case _:
+            return []
 
 
 def must_equal(found: list[Entry], expected: list[Entry]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults import tally
-from tests.faults.sitting import stillness
+from tests.faults.still import stillness
 
 
 @pytest.fixture(autouse=True)

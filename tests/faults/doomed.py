@@ -14,7 +14,7 @@ from pathlib import Path
 
 from regrow.infra.stores.local import LocalStore
 from tests.faults.scenarios import SEED, run
-from tests.faults.sitting import stillness
+from tests.faults.still import stillness
 from tests.faults.world import Process, Transition, World
 
 

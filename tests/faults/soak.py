@@ -18,7 +18,6 @@ import random
 import secrets
 import signal
 import socket
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -26,21 +25,17 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import psutil
 
 from regrow.infra import s3_server
-from regrow.infra.places import Places, replay
-from regrow.infra.rows import Rows
 from regrow.search import waste
-from regrow.search.events import Row
 from regrow.search.history import History
-from regrow.tasks.manifests import unseal
+from tests.faults.soak_check import check
 
 NAME = "soak"
 MARK = "REGROW_SOAK"
@@ -299,6 +294,11 @@ class Soak:
             time.sleep(0.05)
         raise SystemExit(f"no step for {PATIENCE:.0f} s\n{(self.folder / 'said.txt').read_text()[-6000:]}")
 
+    def check(self) -> tuple[History, list[str]]:
+        """The experiment as it stands at the end, and what is wrong with it."""
+        os.environ |= self.s3.environment()
+        return check(NAME, self.state, self.environment, trials=self.total, done=self.rows())
+
     def close(self) -> None:
         """Nothing of it is left."""
         while found := [p for p in self.processes(" ") if p.pid != os.getpid()]:
@@ -320,66 +320,6 @@ WEIGHTS = {
 }
 
 
-def check(soak: Soak) -> tuple[History, list[str]]:
-    """What is wrong at the end; empty if nothing is."""
-    os.environ |= soak.s3.environment()
-    with _home(soak.folder / "home"):
-        places = Places.at(soak.state)
-        store = places.store(NAME)
-        history, wrong = replay(store), []
-        rows: dict[int, list[Row]] = {}
-        for trial, _, some in Rows.logged(history, store):
-            rows.setdefault(trial.number, []).extend(some)
-        mlflow, prefect = places.services / "mlflow.db", next(places.prefect_home.glob("*.db"))
-    verified = subprocess.run(
-        [sys.executable, "-m", "regrow", "verify", NAME, "--state", soak.state], env=soak.environment, capture_output=True,
-        text=True, check=False, cwd=soak.folder,
-    )
-    if verified.returncode:
-        wrong.append(f"verify: {verified.stdout}{verified.stderr}")
-    if len(history.trials) != soak.total or history.closed is None or history.closed.status != "finished":
-        wrong.append(f"{len(history.trials)} of {soak.total} trials, closed: {history.closed}")
-    for trial in history.trials:
-        if not trial.state.final or trial.state.value == "failed":
-            wrong.append(f"trial {trial.number} is {trial.state}: {trial.attempts[-1].message if trial.attempts else ''}")
-        if [row.step for row in rows.get(trial.number, [])] != list(range(1, trial.step + 1)):
-            wrong.append(f"trial {trial.number}: steps have holes")
-        wrong += [
-            f"trial {trial.number}, step {row.step}: {row.metrics['score']} is not what a whole run gives"
-            for row in rows.get(trial.number, [])
-            if abs((row.metrics["score"] or 0.0) - row.step * trial.config["x"]) > 1e-9 * row.step
-        ]
-    ended = {t.number: t.attempts[-1].t_ended or 0.0 for t in history.trials}
-    final = {t.number: len(t.attempts) for t in history.trials}
-    repeated = {row["trial"] for row in soak.rows() if row["attempt"] > final[row["trial"]] or (
-        row["attempt"] == final[row["trial"]] and row["t"] > ended[row["trial"]] + 1.0)}
-    wrong += [f"trial {number} was run again after its end" for number in sorted(repeated)]
-    live = {c.manifest for t in history.trials for c in t.checkpoints.values()}
-    blobs = {file.key for key in live for file in unseal(key, store.read(key)).files}
-    if (orphans := set(store.list("manifests/")) ^ live) or (orphans := set(store.list("blobs/")) ^ blobs):
-        wrong.append(f"orphans in the bucket: {sorted(orphans)[:5]}")
-    with closing(sqlite3.connect(mlflow)) as db:
-        points = Counter(db.execute(
-            "select t.value, m.step, m.value from metrics m join runs r using (run_uuid) join tags t using (run_uuid)"
-            " where r.lifecycle_stage = 'active' and t.key = 'mlflow.runName' and m.key = 'score'").fetchall())
-        states = {s for (s,) in db.execute("select status from runs where lifecycle_stage = 'active'")}
-    expected = Counter((f"trial-{number:04d}", row.step, row.metrics["score"]) for number, its in rows.items() for row in its)
-    if points != expected:
-        wrong.append(f"MLflow differs from the log: {list(((points - expected) + (expected - points)).items())[:5]}")
-    if states != {"FINISHED"}:
-        wrong.append(f"MLflow has runs that are {states}")
-    with closing(sqlite3.connect(prefect)) as db:
-        flows = db.execute("select state_type from flow_run").fetchall()
-        tasks = {str(UUID(key)): state for key, state in db.execute("select id, state_type from task_run").fetchall()}
-    if flows != [("COMPLETED",)]:
-        wrong.append(f"Prefect's flow runs: {flows}")
-    for trial in history.trials:  # very short attempts may have shared the task run of another trial
-        last = next((a.task_run for a in reversed(trial.attempts) if a.task_run), None)
-        if tasks.get(last or "") != "COMPLETED":
-            wrong.append(f"Prefect: the task run of trial {trial.number} is {tasks.get(last or '')}")
-    return history, wrong
-
-
 def main() -> int:
     """Runs, prints what was killed, what it cost, and what is wrong; exit code 1 if anything is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -391,7 +331,7 @@ def main() -> int:
         soak = Soak(folder, options.seed)
         stack.callback(soak.close)
         soak.run(options.minutes * 60)
-        history, wrong = check(soak)
+        history, wrong = soak.check()
     counts = Counter(kind for kind, _ in soak.kills)
     print(f"\n{len(soak.kills)} hits on {len(history.trials)} trials in {options.minutes:g} minutes, seed {options.seed}")
     for kind, count in counts.most_common():
@@ -428,16 +368,6 @@ def _free_port() -> int:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@contextmanager
-def _home(folder: Path) -> Iterator[None]:
-    before = os.environ["HOME"]
-    os.environ["HOME"] = str(folder)
-    try:
-        yield
-    finally:
-        os.environ["HOME"] = before
 
 
 if __name__ == "__main__":

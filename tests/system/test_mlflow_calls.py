@@ -24,7 +24,7 @@ from mlflow.exceptions import MlflowException
 from regrow.infra.mlflow_sink import MlflowSink, RunUpdate
 from regrow.tasks.mlflow_calls import nowhere, own_calls
 from regrow.tasks.mlflow_port import Tracked
-from tests.system.test_mlflow_sink import Server
+from tests.system.mlflow_recorded import Server
 
 PARENT = RunUpdate(key="experiment", name="digits", start_ms=1, parent=True)
 TRIAL = RunUpdate(key="trial-0000", name="trial-0000", start_ms=1, params={"C": "0.5", "max_iter": "9"}, status="RUNNING")

@@ -1,114 +1,38 @@
 """The MLflow sink against real databases and a real server: each point once, whatever is cut or repeated."""
 
-import math
 import os
-import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
-from urllib.request import urlopen
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag, ViewType
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from mlflow.entities import Metric, Param, RunTag, ViewType
 
 from regrow.infra import mlflow_bulk
-from regrow.infra.mlflow_sink import MlflowSink, RunUpdate, SinkRefused, SinkUnavailable, check, user
-from regrow.tasks.errors import UserError
-
-START = 1_700_000_000_000
-PARENT = RunUpdate(key="experiment", name="digits", start_ms=START, parent=True, params={"trials": "3"})
-FIRST = RunUpdate(
-    key="trial-1",
-    name="digits-0001",
-    start_ms=START + 5,
-    params={"lr": "0.1", "optimizer/name": "sgd"},
-    tags={"regrow.state": "running"},
-    metrics=[
-        ("accuracy", 0.5, 1, START + 10),
-        ("accuracy", 0.75, 2, START + 20),
-        ("loss", math.nan, 1, START),
-    ],
+from regrow.infra.mlflow_sink import MlflowSink, RunUpdate, user
+from tests.system import mlflow_recorded
+from tests.system.mlflow_recorded import (
+    FIRST,
+    PARENT,
+    SECOND,
+    SHORT,
+    START,
+    SUPERSEDED,
+    Server,
+    elsewhere,
+    everything,
+    name,
+    points,
+    runs_of,
+    server,
 )
-SECOND = RunUpdate(
-    key="trial-1",
-    name="digits-0001",
-    start_ms=START + 5,
-    tags={"regrow.state": "done", "regrow.node": "a"},
-    metrics=[("accuracy", 0.625, 3, START + 30), ("loss", math.inf, 2, START + 30)],
-    status="FINISHED",
-    end_ms=START + 40,
-)
-SHORT = replace(SECOND, key="trial-2", name="digits-0002", params={"lr": "0.2"})
-SUPERSEDED = replace(SECOND, key="trial-3", name="digits-0003", status="KILLED", deleted=True)
 
-
-class Server:
-    """`mlflow server` on loopback, over a sqlite file that it keeps when it is stopped and started."""
-
-    def __init__(self, folder: Path) -> None:
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.folder = folder
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.database = folder / "mlflow.db"
-        self.database_uri = f"sqlite:///{self.database}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        options = ["--backend-store-uri", self.database_uri, "--port", str(self.port), "--workers", "1"]
-        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        with (self.folder / "server.log").open("ab") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow", "server", *options],
-                cwd=self.folder,
-                env={**os.environ, **quiet, "DO_NOT_TRACK": "true"},
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                start_new_session=True,
-            )
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                urlopen(f"{self.uri}/health", timeout=1).close()
-            except OSError:
-                time.sleep(0.1)  # a server that binds its port tells nobody
-            else:
-                return
-        raise TimeoutError((self.folder / "server.log").read_text())
-
-    def stop(self) -> None:
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sink without a place for artifacts leaves them in the working folder, which shall not be the repository."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("mlflow"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
+__all__ = ["elsewhere", "name", "server"]  # fixtures
 
 
 @pytest.fixture(params=["bulk", "client", "server"])
@@ -120,11 +44,6 @@ def uri(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.Monk
 
 
 Open = Callable[[], MlflowSink]
-
-
-@pytest.fixture
-def name() -> str:
-    return f"digits-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
@@ -143,34 +62,6 @@ def open_sink(uri: str, name: str, tmp_path: Path) -> Iterator[Open]:
     yield open_one
     for sink in opened:
         sink.close()
-
-
-def everything(uri: str, name: str) -> dict[str, object]:
-    """All that MLflow shows of an experiment's runs, by their names, deleted ones too."""
-    client = MlflowClient(uri)
-    runs = runs_of(uri, name)
-    return {
-        str(run.info.run_name): (
-            {key: value for key, value in vars(run.info).items() if key != "_deleted_time"},
-            run.data.tags,
-            run.data.params,
-            {key: repr(client.get_metric_history(run.info.run_id, key)) for key in run.data.metrics},
-            repr(run.data.metrics),
-        )
-        for run in runs
-    }
-
-
-def runs_of(uri: str, name: str, view: int = ViewType.ALL) -> list[Run]:
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name(name)
-    assert experiment is not None
-    return list(client.search_runs([experiment.experiment_id], run_view_type=view))
-
-
-def points(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
-    history = MlflowClient(uri).get_metric_history(run_id, metric)
-    return sorted((point.step, point.value) for point in history)
 
 
 def test_a_trial_is_recorded_with_all_that_its_updates_say(open_sink: Open, uri: str, name: str) -> None:
@@ -307,7 +198,10 @@ def test_a_write_that_does_not_know_its_parent_is_refused(open_sink: Open) -> No
 
 RECORDER = """
 import sys
-from tests_of_the_sink import FIRST, PARENT, START, MlflowSink, mlflow_bulk, replace
+from dataclasses import replace
+from regrow.infra import mlflow_bulk
+from regrow.infra.mlflow_sink import MlflowSink
+from updates_to_record import FIRST, PARENT, START
 uri, name, last, bulk = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
 mlflow_bulk.knows_this_mlflow = lambda: bulk
 sink = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id="id-" + name)
@@ -324,7 +218,7 @@ for n in range(max(cursor - 3, 0), last):
 def test_a_recorder_killed_at_any_moment_leaves_each_run_and_point_once(
     uri: str, name: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "tests_of_the_sink.py").symlink_to(__file__)
+    (tmp_path / "updates_to_record.py").symlink_to(mlflow_recorded.__file__)
     command = [sys.executable, "-c", RECORDER, uri, name, "30", str(mlflow_bulk.knows_this_mlflow())]
     for writes in (4, 9, None):
         with subprocess.Popen(
@@ -418,147 +312,3 @@ def test_a_table_that_is_not_as_known_leads_to_the_public_client(monkeypatch: py
     columns, keys = known[mlflow_bulk._RUNS]
     monkeypatch.setattr(mlflow_bulk, "_KNOWN", {**known, mlflow_bulk._RUNS: (columns - {"user_id"}, keys)})
     assert not mlflow_bulk.knows_this_mlflow()
-
-
-def test_the_ui_of_a_running_server_finds_what_was_written_in_bulk_beside_it(
-    server: Server, name: str
-) -> None:
-    sink = MlflowSink(tracking_uri=server.database_uri, experiment_name=name, experiment_id=name)
-    sink.load()
-    trials = [
-        replace(
-            SHORT,
-            key=f"trial-{n}",
-            name=f"trial-{n}",
-            metrics=[("accuracy", n / 10, s, START) for s in (1, 2)],
-        )
-        for n in range(5)
-    ]
-    sink.write([PARENT, *trials], cursor=1)
-    client, experiment = MlflowClient(server.uri), sink.mlflow_experiment_id
-    parent = sink.load().run_ids["experiment"]
-    found = client.search_runs(
-        [experiment],
-        f"tags.mlflow.parentRunId = '{parent}' and metrics.accuracy > 0.15",
-        order_by=["metrics.accuracy DESC"],
-    )
-    assert [run.info.run_name for run in found] == ["trial-4", "trial-3", "trial-2"]
-    assert [run.data.metrics["accuracy"] for run in found] == [0.4, 0.3, 0.2]
-    sink.close()
-
-
-def test_two_runs_of_one_key_become_one_when_the_sink_is_opened(server: Server, name: str) -> None:
-    sink = MlflowSink(tracking_uri=server.uri, experiment_name=name, experiment_id=name)
-    sink.load()
-    sink.write([PARENT, FIRST], cursor=1)
-    [trial] = [run for run in runs_of(server.uri, name) if run.info.run_name == "digits-0001"]
-    tags = {key: value for key, value in trial.data.tags.items() if key != "mlflow.runName"}
-    MlflowClient(server.uri).create_run(
-        trial.info.experiment_id, START, tags, "digits-0001"
-    )  # the lost answer
-    assert sink.load().run_ids["trial-1"] == trial.info.run_id
-    sink.close()
-    assert len(runs_of(server.uri, name, ViewType.ACTIVE_ONLY)) == 2
-
-
-def test_a_server_that_went_away_is_told_within_seconds_and_recorded_to_when_it_is_back(
-    server: Server, name: str
-) -> None:
-    sink = MlflowSink(tracking_uri=server.uri, experiment_name=name, experiment_id=name)
-    sink.load()
-    sink.write([PARENT, FIRST], cursor=1)
-    server.stop()
-    try:
-        began = time.monotonic()
-        with pytest.raises(SinkUnavailable, match="MLFLOW_TRACKING_URI"):
-            sink.write([SECOND, SHORT], cursor=2)
-        with pytest.raises(SinkUnavailable):
-            MlflowSink(tracking_uri=server.uri, experiment_name=name, experiment_id=name).load()
-        assert time.monotonic() - began < 5
-    finally:
-        server.start()
-    with pytest.raises(SinkUnavailable, match=r"load\(\)"):
-        sink.write([SECOND], cursor=2)
-    assert sink.load().cursor == 1
-    sink.write([SECOND, SHORT], cursor=2)
-    assert sink.load().cursor == 2
-    sink.close()
-    assert {run.info.run_name: run.info.status for run in runs_of(server.uri, name)} == {
-        "digits": "RUNNING",
-        "digits-0001": "FINISHED",
-        "digits-0002": "FINISHED",
-    }
-
-
-def test_a_database_deleted_while_it_is_recorded_to_is_written_anew(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "mlflow.db"
-    sink = MlflowSink(tracking_uri=f"sqlite:///{file}", experiment_name="digits", experiment_id="id")
-    sink.load()
-    sink.write([PARENT, FIRST], cursor=1)
-    file.unlink()
-    with pytest.raises(SinkUnavailable):
-        sink.write([SECOND], cursor=2)
-    assert sink.load().cursor is None
-    sink.write([PARENT, FIRST, SECOND], cursor=2)
-    assert sink.load().cursor == 2
-    sink.close()
-
-
-def test_a_database_of_another_mlflow_is_refused_in_its_own_words(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    SqlAlchemyStore(uri, str(tmp_path))  # type: ignore[no-untyped-call]  # mlflow's
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as db:
-        db.execute("update alembic_version set version_num = '1bd49d398cd2'")
-        db.commit()
-    with pytest.raises(SinkRefused, match="mlflow db upgrade"):
-        MlflowSink(tracking_uri=uri, experiment_name="digits", experiment_id="id").load()
-
-
-class NotMlflow(BaseHTTPRequestHandler):
-    """Answers everything with a page, except to those it does not know."""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.headers["Authorization"] is None else 401)
-        self.end_headers()
-        self.wfile.write(b"<html>")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-def test_what_cannot_be_recorded_to_is_told_by_variable_value_and_remedy(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    other = HTTPServer(("127.0.0.1", 0), NotMlflow)
-    Thread(target=other.serve_forever, daemon=True).start()
-    silent = socket.create_server(("127.0.0.1", 0))
-    closed = socket.create_server(("127.0.0.1", 0))
-    ports = closed.getsockname()[1], silent.getsockname()[1], other.server_address[1]
-    closed.close()
-    for uri, words in {
-        f"http://127.0.0.1:{ports[0]}": "does not answer within 0.5 s (.*refused.*Start that server",
-        f"http://127.0.0.1:{ports[1]}": "does not answer within 0.5 s (.*timed out",
-        f"http://127.0.0.1:{ports[2]}": "no MLflow server",
-        f"http://ann:secret@127.0.0.1:{ports[2]}": "answers 401.*MLFLOW_TRACKING_TOKEN",
-        f"postgresql+psycopg2://ann:secret@127.0.0.1:{ports[0]}/mlflow": "does not answer",
-        "sqlite://": "in memory",
-        f"sqlite:///{tmp_path}/file/mlflow.db": "no right to write",
-        f"sqlite:///{tmp_path}": "is a folder",
-        "./mlruns": "is a folder, and MLflow no longer writes to folders",
-    }.items():
-        with pytest.raises(UserError, match=words.replace("(", r"\(")) as told:
-            check(uri, timeout_s=0.5)
-        assert str(told.value).startswith("MLFLOW_TRACKING_URI=")
-        assert "secret" not in str(told.value)
-    silent.close()
-    other.shutdown()
-    other.server_close()
-
-
-def test_what_can_be_recorded_to_passes_the_check(server: Server, tmp_path: Path) -> None:
-    for uri in (server.uri, server.database_uri, f"sqlite:///{tmp_path}/not/yet/mlflow.db", "databricks"):
-        check(uri, timeout_s=5.0)
-
-
-def test_neither_the_check_nor_the_sink_imports_mlflow_before_it_is_opened() -> None:
-    code = "import sys, regrow.infra.mlflow_sink; print({'mlflow', 'sqlalchemy'} & set(sys.modules))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -19,7 +19,7 @@ import pytest
 from tests.system.conftest import Desk, await_no_process
 from tests.system.hosts import RayCluster
 from tests.system.test_main_job import check_whole, prefect
-from tests.unit.test_notices import ACTION, INSTANCE_ACTION, Service, serving
+from tests.unit.metadata_service import ACTION, INSTANCE_ACTION, Service, serving
 
 TRAIN = """
 import time

@@ -22,7 +22,7 @@ from regrow.search.events import AnyEvent, Ended, encode
 from tests.system.browser import SCREENSHOTS
 from tests.system.browser import chromium as installed
 from tests.system.conftest import Desk, desk_in
-from tests.unit.test_figures import ASHA, AWAY, PBT, THREE, failed, run, three
+from tests.unit.figured import ASHA, AWAY, PBT, THREE, failed, run, three
 
 DRAWN = "body:not(:has(.plot:not([data-drawn])))"
 """There once no figure is left to be drawn. (A predicate would be compiled, which the page's policy refuses.)"""

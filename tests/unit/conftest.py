@@ -1,7 +1,8 @@
-"""Quick collection: no garbage is collected while the libraries that the tests need are imported.
+"""The fixtures that several files ask for, and quick collection.
 
-Those make millions of objects that stay. Looking for garbage among them took 3 s of the 10 s until the first test began, and a
-tenth of the time of the tests; so what is there by then is not looked at again.
+No garbage is collected while the libraries that the tests need are imported: those make millions of objects that stay. Looking
+for garbage among them took 3 s of the 10 s until the first test began, and a tenth of the time of the tests; so what is there by
+then is not looked at again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,15 @@ import gc
 from collections.abc import Generator
 
 import pytest
+
+from tests.unit.attempting import attempt, make_office
+from tests.unit.exported import unfinished_history, unfinished_root
+from tests.unit.figured import histories
+from tests.unit.programs import programs
+from tests.unit.refusing import refused
+from tests.unit.works import works
+
+__all__ = ["attempt", "histories", "make_office", "programs", "refused", "unfinished_history", "unfinished_root", "works"]
 
 
 @pytest.hookimpl(wrapper=True)

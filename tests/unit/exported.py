@@ -1,4 +1,4 @@
-"""Experiments to export: simulated, of many kinds, and their logs in a folder. No test lives here."""
+"""Experiments to export: simulated, of many kinds, and their logs in a folder; and the command line. No test lives here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from typer.testing import CliRunner, Result
+
+from regrow.cli.app import app
 from regrow.infra.log import Log
 from regrow.infra.places import Places
 from regrow.search.events import AnyEvent, encode
@@ -35,6 +39,8 @@ SPEC: dict[str, Any] = {
     "trials": 12,
     "max_steps": 9,
 }
+CONFIG = ("lr", "model.layers", "model.rate", "noise", "optimizer", "momentum", "warmup", "mixed", "seed")
+"""The columns of its parameters."""
 
 
 def curve(config: dict[str, Any], step: int) -> dict[str, float]:
@@ -96,3 +102,22 @@ def keep(root: Path, events: Sequence[AnyEvent], *, at: int = 0) -> Places:
 
 def _parts(lines: Sequence[bytes], size: int) -> Iterable[Sequence[bytes]]:
     return (lines[place : place + size] for place in range(0, len(lines), size))
+
+
+@pytest.fixture(scope="session")
+def unfinished_history() -> History:
+    """With trials in many states."""
+    return unfinished().history
+
+
+@pytest.fixture(scope="session")
+def unfinished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state root with that experiment."""
+    root = tmp_path_factory.mktemp("state")
+    keep(root, unfinished().events)
+    return root
+
+
+def regrow(*words: object) -> Result:
+    """Runs a command in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])

@@ -159,3 +159,22 @@ class Office:
             code=None,
             versions={},
         )
+
+
+MakeOffice = Callable[..., Office]
+
+
+@contextmanager
+def offices(**usual: Any) -> Iterator[MakeOffice]:
+    """Makes offices of specifications with these values, unless others are given; all are closed afterwards."""
+    made: list[Office] = []
+
+    def make(**changes: Any) -> Office:
+        made.append(Office(**{**usual, **changes}))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for office in made:
+            office.close()

@@ -184,3 +184,8 @@ def add(scheduler: Scheduler, count: int, first: int = 0) -> None:
     """So many trials are proposed and start."""
     for trial in range(first, first + count):
         scheduler.added(Candidate(trial=trial, config={"x": 0.5}))
+
+
+def by_number(trial: int, step: int, config: Any) -> float:
+    """Trial 0 is the worst at every step when more is better."""
+    return float(trial)

@@ -19,7 +19,7 @@ from regrow.search.verify import verify
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Arrival, Progress
 from regrow.tasks.ports import Unavailable
-from tests.unit.office import GatedStore, Office
+from tests.unit.office import GatedStore, Office, offices
 from tests.unit.simulated import created, opened
 
 Make = Callable[..., Office]
@@ -27,15 +27,8 @@ Make = Callable[..., Office]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    offices: list[Office] = []
-
-    def made(**changes: Any) -> Office:
-        offices.append(Office(**{"schedule": "fifo", "trials": 4, **changes}))
-        return offices[-1]
-
-    yield made
-    for office in offices:
-        office.close()
+    with offices(schedule="fifo", trials=4) as make:
+        yield make
 
 
 def arrival(trial: int, attempt: int = 1, *, run: str | None = None, restored: int = 0, rows: int = 0) -> Progress:

@@ -15,14 +15,13 @@ import pytest
 from regrow.infra.stores.local import LocalStore
 from regrow.tasks import disk
 from regrow.tasks import trial as trials
-from regrow.tasks.checkpoints import CheckpointWriter
+from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Unavailable
 from regrow.tasks.trial import Trial
 from tests.conftest import disk_of, fill
-from tests.unit.test_trial import Attempting, Make, attempt, make, outcome, steps
-
-__all__ = ["attempt", "make"]  # fixtures
+from tests.unit.attempting import Attempting, outcome, steps
+from tests.unit.office import MakeOffice
 
 
 @pytest.fixture
@@ -70,10 +69,10 @@ def test_a_disk_that_becomes_read_only_is_waited_for_and_one_that_always_was_is_
 
 
 def test_snapshots_without_room_are_told_and_left_out_once_and_the_last_one_waits(
-    make: Make, attempt: Attempting, small: Path, monkeypatch: pytest.MonkeyPatch
+    make_office: MakeOffice, attempt: Attempting, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "ROOM_SECONDS", 0.05)
-    office = make(max_steps=4, checkpoint={"every_steps": 2, "keep_last": 9})
+    office = make_office(max_steps=4, checkpoint={"every_steps": 2, "keep_last": 9})
     tries: list[int] = []
     told: list[str] = []
     room: list[Path] = []

@@ -1,435 +1,29 @@
-"""Tables and event files: all that was reported is in them once, and they do no harm where they are opened."""
+"""`regrow export`, and what all exports keep to."""
 
 from __future__ import annotations
 
-import csv
-import importlib
-import io
-import json
-import math
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import api_pb2, metadata
-from typer.testing import CliRunner, Result
 
-from regrow.cli.app import app
-from regrow.infra import views
-from regrow.infra.exports import destination, files, frames, tensorboard
+from regrow.infra.exports import files, frames, tensorboard
 from regrow.search.events import Closing
-from regrow.search.history import History
 from regrow.tasks.errors import UserError
-from regrow.tasks.names import task_name
 from tests.unit import exported
-from tests.unit.told import its_rows, rows_of
+from tests.unit.exported import regrow
+from tests.unit.told import rows_of
 
 
-@pytest.fixture(scope="module")
-def mixed() -> History:
-    """A history with trials in many states."""
-    return exported.unfinished().history
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state root with that experiment."""
-    root = tmp_path_factory.mktemp("state")
-    exported.keep(root, exported.unfinished().events)
-    return root
-
-
-def regrow(*words: object) -> Result:
-    """Runs a command in this process."""
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def read(data: bytes) -> list[list[str]]:
-    """CSV as any reader takes it."""
-    return list(csv.reader(io.StringIO(data.decode(), newline="")))
-
-
-def cells(table: frames.Table) -> dict[str, list[Any]]:
-    """Columns by name."""
-    return {column.name: column.cells for column in table}
-
-
-# ---- tables ---------------------------------------------------------------------------------------------------------
-
-OWN = (
-    "trial", "state", "value", "step", "steps", "attempts", "wasted_steps", "started", "ended", "seconds", "node", "reason",
-    "checkpoint",
-)
-CONFIG = ("lr", "model.layers", "model.rate", "noise", "optimizer", "momentum", "warmup", "mixed", "seed")
-
-
-def test_the_columns_are_the_same_before_the_first_report_and_after_the_last(mixed: History) -> None:
-    expected = [*OWN, *(f"config.{name}" for name in CONFIG), "metrics.score", "metrics.=cost", "metrics.loss"]
-    assert [column.name for column in frames.trials(rows_of(mixed))] == expected
-    empty = exported.empty()
-    assert [column.name for column in frames.trials(rows_of(empty))] == [n for n in expected if n not in ("metrics.=cost", "metrics.loss")]
-    assert {c.name: c.kind for c in frames.trials(rows_of(empty))}.items() <= {c.name: c.kind for c in frames.trials(rows_of(mixed))}.items()
-
-
-def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(mixed: History) -> None:
-    found = cells(frames.trials(rows_of(mixed)))
-    for place, trial in enumerate(mixed.trials):
-        assert found["trial"][place] == trial.number
-        assert found["state"][place] == trial.state.value
-        assert (found["value"][place], found["step"][place]) == (trial.best or (None, None))
-        assert found["steps"][place] == trial.step
-        if trial.best is not None:
-            assert found["metrics.score"][place] == trial.best[0]
-            assert found["metrics.loss"][place] == its_rows(mixed, trial)[trial.best[1] - 1].metrics["loss"]
-        assert {n: found[f"config.{n}"][place] for n in CONFIG if n in trial.config} == trial.config
-        assert (found["ended"][place] is not None) == trial.state.final
-
-
-def test_with_several_metrics_a_row_has_those_of_the_last_step() -> None:
-    metrics = [{"name": "score", "mode": "max"}, {"name": "=cost", "mode": "min"}]
-    history = exported.history(metric=metrics, mode=None, schedule="fifo")
-    found = cells(frames.trials(rows_of(history)))
-    assert found["metrics.=cost"] == [2.0 * trial.step for trial in history.trials]
-
-
-@pytest.mark.parametrize("cells_at_once", [21, 200_000])
-def test_steps_are_the_points_of_every_trial_once(
-    mixed: History, cells_at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frames, "CELLS", cells_at_once)
-    with rows_of(mixed).sorted() as steps:
-        parts = [cells(part) for part in frames.steps(steps)]
-        points = list(views.points(steps))
-    assert (len(parts) > 1) == (cells_at_once == 21)
-    found = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
-    assert [(point["trial"], point["step"]) for point in points] == [
-        (trial.number, row.step) for trial in mixed.trials for row in its_rows(mixed, trial)
-    ]
-    assert len(points) == len(found["step"]) > 20
-    for name in ("trial", "step", "attempt"):
-        assert found[name] == [point[name] for point in points]
-    for name in ("score", "loss", "=cost"):
-        assert found[f"metrics.{name}"] == [point[name] for point in points]
-    assert None in found["metrics.loss"]  # it was not finite
-
-
-def test_a_frame_has_a_type_for_each_column(mixed: History) -> None:
-    types = {name: str(kind) for name, kind in frames.frame(frames.trials(rows_of(mixed))).dtypes.items()}
-    assert types["trial"] == types["config.model.layers"] == types["config.seed"] == "int64"
-    assert types["step"] == types["config.warmup"] == "Int64"  # missing in some rows
-    assert types["value"] == types["config.lr"] == types["config.momentum"] == types["metrics.loss"] == "float64"
-    assert types["config.optimizer"] == types["state"] == "str" or types["state"] == "object"  # pandas 3, pandas 2
-    assert types["config.mixed"] == "object"
-    assert types["started"].startswith("datetime64[")
-    assert types["started"].endswith("UTC]")
-    empty = frames.frame(frames.trials(rows_of(exported.empty())))
-    assert empty.empty
-    assert str(empty.dtypes["config.lr"]) == "float64"
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([True, False], "truth"), ([1, 2], "whole"), ([1, 2.5], "number"), (["a", "b"], "text"), ([1, "a"], "any"),
-        ([True, 1], "any"), ([[1], [2]], "any"), ([2**70, 1], "any"),
-    ],
-)
-def test_the_type_of_a_choice_is_that_of_its_values(values: list[Any], kind: str) -> None:
-    history = exported.history(lambda config, step: {"score": step}, space={"x": {"choice": values}}, trials=3, schedule="fifo")
-    table = frames.trials(rows_of(history))
-    assert next(column.kind for column in table if column.name == "config.x") == kind
-    assert list(frames.frame(table)["config.x"]) == [trial.config["x"] for trial in history.trials]
-
-
-def test_csv_is_rfc_4180_and_numbers_come_back_as_they_were(mixed: History) -> None:
-    data = b"".join(files.csv_bytes([frames.trials(rows_of(mixed))]))
-    assert data.count(b"\r\n") == len(mixed.trials) + 1
-    head, *rows = read(data)
-    assert len({len(row) for row in [head, *rows]}) == 1
-    place = head.index("config.lr")
-    assert [float(row[place]) for row in rows] == [trial.config["lr"] for trial in mixed.trials]
-    mixed_place = head.index("config.mixed")
-    written = {json.dumps(trial.config["mixed"]): row[mixed_place] for trial, row in zip(mixed.trials, rows, strict=True)}
-    assert written.get("[1, 2]", "[1, 2]") == "[1, 2]"
-    assert written.get("true", "true") == "true"
-    assert len(written) > 3
-    assert {row[head.index("step")] for row in rows} <= {"", *map(str, range(1, 10))}
-
-
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =cmd|' /C calc'!A0", "\uff1d1", "\n=1"])
-def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
-    table = [frames.Column(name=text, kind="text", cells=[text, "fine", None]), frames.Column(name="n", kind="number", cells=[-1.5] * 3)]
-    (head, number), (cell, minus), (fine, _), (nothing, _) = read(b"".join(files.csv_bytes([table])))
-    assert head.startswith("'")
-    assert head[1:] == text == cell[1:]
-    assert cell.startswith("'")
-    assert (fine, nothing, minus, number) == ("fine", "", "-1.5", "n")
-
-
-def test_no_text_is_a_command_for_a_terminal() -> None:
-    column = frames.Column(name="x", kind="text", cells=["\x1b[31mred\x07\x9b1m", 'two\nlines, "quoted", é ✓'])
-    data = b"".join(files.csv_bytes([[column]]))
-    assert read(data)[1:] == [["\\x1b[31mred\\x07\\x9b1m"], ['two\nlines, "quoted", é ✓']]
-    assert b"\x1b" not in data
-
-
-def test_what_user_code_said_is_harmless_in_the_file_that_the_command_writes(state: Path, tmp_path: Path) -> None:
-    done = regrow("trials", "kinds", tmp_path / "t.csv", "--csv", "--state", state)
-    assert done.exit_code == 0
-    assert "10 trials" in done.output
-    head, *rows = read((tmp_path / "t.csv").read_bytes())
-    assert "ValueError: =1+1\\x1b[31m" in [row[head.index("reason")] for row in rows]
-    assert "metrics.=cost" in head
-    printed = regrow("trials", "kinds", "--csv", "--state", state)
-    assert printed.stdout_bytes == (tmp_path / "t.csv").read_bytes()
-
-
-def test_parquet_has_the_types_of_the_frame(state: Path, tmp_path: Path, mixed: History) -> None:
-    assert regrow("trials", "kinds", tmp_path / "t.parquet", "--parquet", "--state", state).exit_code == 0
-    found = pd.read_parquet(tmp_path / "t.parquet")
-    expected = frames.frame(frames.trials(rows_of(mixed)))
-    assert list(found.columns) == list(expected.columns)
-    assert str(found.dtypes["config.warmup"]) == "Int64"
-    assert found["config.lr"].tolist() == expected["config.lr"].tolist()
-    assert found["started"].tolist() == expected["started"].tolist()
-    assert [json.loads(v) if isinstance(v, str) else None for v in found["config.mixed"]] == expected["config.mixed"].tolist()
-    assert regrow("trials", "kinds", tmp_path / "s.parquet", "--parquet", "--history", "--state", state).exit_code == 0
-    steps = pd.read_parquet(tmp_path / "s.parquet")
-    assert list(zip(steps["trial"], steps["step"], steps["metrics.=cost"], strict=True)) == [
-        (trial.number, row.step, row.metrics["=cost"]) for trial in mixed.trials for row in its_rows(mixed, trial)
-    ]
-    assert {str(steps.dtypes[name]) for name in ("trial", "step", "attempt")} == {"int64"}
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, mixed: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("before")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        with pytest.raises(UserError, match="No space left on device"):
-            destination.put(path, files.csv_bytes([frames.trials(rows_of(mixed))]))
-    assert path.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [path]
-    link = tmp_path / "link.csv"
-    link.symlink_to(path)
-    destination.put(link, files.csv_bytes([frames.trials(rows_of(mixed))]))
-    assert link.is_symlink(), "what a link leads to is replaced, not the link"
-    assert path.read_text().startswith("trial,")
-    assert path.stat().st_mode & 0o777 == 0o666 & ~_mask()
-
-
-COMMANDS = {"csv": ("trials", "kinds", "--csv"), "parquet": ("trials", "kinds", "--parquet"), "html": ("report", "kinds", "-o")}
-
-
-def typed(kind: str, file: object, state: Path) -> list[str]:
-    """`regrow` with what has it write an export to `file`."""
-    return [sys.executable, "-m", "regrow", *COMMANDS[kind], str(file), "--state", str(state)]
-
-
-def test_a_pipe_a_descriptor_and_standard_output_take_what_a_file_would_hold(state: Path, tmp_path: Path) -> None:
-    def run(kind: str, file: object, expect: int = 0, **options: Any) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(typed(kind, file, state), check=False, stderr=subprocess.PIPE, timeout=120, **options)
-        assert done.returncode == expect, done.stderr.decode()
-        return done
-
-    run("csv", tmp_path / "table.csv", stdout=subprocess.DEVNULL)
-    table = (tmp_path / "table.csv").read_bytes()
-    assert table.count(b"\n") == 11
-    # Standard output: a pipe, and a file that has something in it already; the word about it stands beside it.
-    done = run("csv", "/dev/stdout", stdout=subprocess.PIPE)
-    assert (done.stdout, done.stderr.count(b"/dev/stdout: 10 trials")) == (table, 1)
-    with (tmp_path / "all").open("wb", buffering=0) as whole:
-        whole.write(b"before\n")
-        run("csv", "/dev/stdout", stdout=whole)
-        run("csv", f"/dev/fd/{whole.fileno()}", stdout=subprocess.DEVNULL, pass_fds=[whole.fileno()])
-        whole.write(b"after\n")
-    assert (tmp_path / "all").read_bytes() == b"before\n" + table + table + b"after\n"
-    os.mkfifo(tmp_path / "pipe")
-    for kind, begin in (("html", b"<!doctype html>"), ("parquet", b"PAR1")):
-        with (tmp_path / kind).open("wb") as copy, subprocess.Popen(["cat", tmp_path / "pipe"], stdout=copy) as reader:
-            run(kind, tmp_path / "pipe", stdout=subprocess.DEVNULL)
-            assert reader.wait(60) == 0
-        assert (tmp_path / kind).read_bytes().lower().startswith(begin.lower())
-    assert (tmp_path / "pipe").is_fifo()
-    for kind in ("html", "csv"):
-        said = run(kind, "/dev/full", expect=2).stderr
-        assert said == b"regrow: /dev/full cannot be written: No space left on device\n"
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "a half-written file was left"
-
-
-def test_what_cannot_be_written_is_refused_before_anything_is_made(state: Path, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as end:
-        end.bind(str(tmp_path / "socket"))
-        for words in (["trials", "kinds", "--csv", tmp_path / "socket"], ["report", "kinds", "-o", tmp_path / "socket"]):
-            wrong = regrow(*words, "--state", state)
-            assert isinstance(wrong.exception, UserError)
-            assert "is no file, but a socket" in str(wrong.exception)
-    wrong = regrow("report", "kinds", "-o", tmp_path, "--state", state)
-    assert isinstance(wrong.exception, UserError)
-    assert "is a folder; name a file in it" in str(wrong.exception)
-    wrong = regrow("report", "kinds", "-o", "/dev/null", "--open", "--state", state)
-    assert isinstance(wrong.exception, UserError)
-    assert "no file that a browser could open" in str(wrong.exception)
-
-
-def _mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--csv", "--parquet"], "exclude each other"),
-        (["--csv", "--json"], "exclude each other"),
-        (["--parquet"], "name a file"),
-        (["t.csv"], "a file goes with --csv or --parquet"),
-        (["nowhere/t.csv", "--csv"], "nowhere/t.csv cannot be written: No such file or directory"),
-        ([".", "--csv"], "is a folder"),
-    ],
-)
-def test_a_mistake_with_tables_is_said_in_a_line(words: list[str], said: str, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = regrow("trials", "kinds", *words, "--state", state)
-    assert isinstance(done.exception, UserError)
-    assert said in str(done.exception)
-
-
-# ---- TensorBoard ----------------------------------------------------------------------------------------------------
-
-
-def runs(folder: Path) -> dict[str, EventAccumulator]:
-    """What TensorBoard reads, by run."""
-    found = {}
-    for run in sorted(path for path in folder.iterdir() if path.is_dir()):
-        found[run.name] = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    return found
-
-
-def plugin(run: EventAccumulator, tag: str) -> Any:
-    """One of the messages for the HParams page."""
-    return run.SummaryMetadata(tag).plugin_data.content
-
-
-def test_each_trial_is_a_run_with_every_point_once_at_its_time(mixed: History, tmp_path: Path) -> None:
-    assert tensorboard.write(rows_of(mixed), tmp_path / "tb") == len(mixed.trials)
-    found = runs(tmp_path / "tb")
-    assert list(found) == [task_name(trial.number) for trial in mixed.trials]
-    for trial in mixed.trials:
-        run = found[task_name(trial.number)]
-        its = its_rows(mixed, trial)
-        for name in ("score", "loss", "=cost") if its else ():
-            points = [(e.wall_time, e.step, e.value) for e in run.Scalars(name)]
-            assert [p[:2] for p in points] == [(row.t, row.step) for row in its]
-            for (_, _, value), row in zip(points, its, strict=True):
-                expected = row.metrics[name]
-                assert math.isnan(value) if expected is None else value == pytest.approx(expected, rel=1e-6)
-        if trial.best is not None:
-            (best,) = run.Scalars("best/score")
-            assert (best.step, best.value) == (trial.best[1], pytest.approx(trial.best[0], rel=1e-6))
-
-
-def test_the_hparams_page_is_told_domains_values_states_and_metrics(mixed: History, tmp_path: Path) -> None:
-    tensorboard.write(rows_of(mixed), tmp_path / "tb")
-    found = runs(tmp_path / "tb")
-    experiment = metadata.parse_experiment_plugin_data(plugin(found["trial-0000"], metadata.EXPERIMENT_TAG))
-    told = {info.name: info for info in experiment.hparam_infos}
-    assert list(told) == [name for name in CONFIG if name != "seed"]  # it is the same in all
-    assert (told["lr"].domain_interval.min_value, told["lr"].domain_interval.max_value) == (1e-4, 1e-1)
-    assert [value.string_value for value in iter(told["optimizer"].domain_discrete.values)] == ["sgd", "adam"]
-    assert told["mixed"].type == api_pb2.DATA_TYPE_STRING
-    assert [m.name.tag for m in experiment.metric_infos] == ["best/score", "score", "=cost", "loss"]
-    states = {"done": api_pb2.STATUS_SUCCESS, "stopped": api_pb2.STATUS_SUCCESS, "failed": api_pb2.STATUS_FAILURE}
-    for trial in mixed.trials:
-        run = found[task_name(trial.number)]
-        start = metadata.parse_session_start_info_plugin_data(plugin(run, metadata.SESSION_START_INFO_TAG))
-        assert start.hparams["lr"].number_value == trial.config["lr"]
-        assert ("momentum" in start.hparams) == (trial.config["optimizer"] == "sgd")
-        if trial.attempts:
-            end = metadata.parse_session_end_info_plugin_data(plugin(run, metadata.SESSION_END_INFO_TAG))
-            assert end.status == states.get(trial.state.value, api_pb2.STATUS_RUNNING)
-
-
-def test_what_a_schedule_changed_is_a_curve(tmp_path: Path) -> None:
-    history = exported.history(schedule={"pbt": {"perturbation_interval": 3}}, trials=8)
-    tensorboard.write(rows_of(history), tmp_path / "tb")
-    found = runs(tmp_path / "tb")
-    changed = [trial for trial in history.trials if any(c.config["lr"] != trial.proposed["lr"] for c in trial.changes)]
-    assert changed
-    for trial in changed:
-        curve = {e.step: e.value for e in found[task_name(trial.number)].Scalars("config/lr")}
-        assert list(curve) == list(range(1, trial.step + 1))
-        for step, value in curve.items():
-            before = [c.config for c in trial.changes if c.step < step]
-            assert value == pytest.approx((before[-1] if before else trial.proposed)["lr"], rel=1e-6)
-
-
-def test_an_export_of_the_same_experiment_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
-    run = exported.simulation().run(most_events=40)
-    tensorboard.write(rows_of(run.history), tmp_path / "tb")
-    first = len(runs(tmp_path / "tb")["trial-0000"].Scalars("score"))
-    run.run()
-    (tmp_path / "tb" / "trial-0000" / "events.out.tfevents.1.mine").write_bytes(b"")
-    tensorboard.write(rows_of(run.history), tmp_path / "tb")
-    found = runs(tmp_path / "tb")
-    assert len(found) == 12
-    assert len(found["trial-0000"].Scalars("score")) == run.history.trials[0].step >= first
-    assert len(list((tmp_path / "tb" / "trial-0000").iterdir())) == 2  # ours once, and what is not ours
-
-
-def test_a_folder_that_is_not_ours_is_left_alone(mixed: History, tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not empty, and not an export of this experiment"):
-        tensorboard.write(rows_of(mixed), tmp_path / "full")
-    assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
-    with pytest.raises(UserError, match="is a file"):
-        tensorboard.write(rows_of(mixed), tmp_path / "full" / "notes.txt")
-    tensorboard.write(rows_of(mixed), tmp_path / "tb")
-    (tmp_path / "tb" / tensorboard.MARK).write_text('{"id": "another"}')
-    with pytest.raises(UserError, match="holds the export of another experiment"):
-        tensorboard.write(rows_of(mixed), tmp_path / "tb")
-    with pytest.raises(UserError, match="is no local folder"):
-        tensorboard.write(rows_of(mixed), "s3://bucket/tb")
-
-
-@pytest.fixture
-def _without_tensorboardx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        for name in [n for n in sys.modules if n.startswith("tensorboardX.") or n == "regrow.infra.exports.tensorboard"]:
-            patch.delitem(sys.modules, name)
-        patch.setitem(sys.modules, "tensorboardX", None)
-        yield
-    importlib.import_module("regrow.infra.exports.tensorboard")
-
-
-@pytest.mark.usefixtures("_without_tensorboardx")
-def test_a_missing_tensorboardx_is_named_with_the_extra_that_has_it(state: Path, tmp_path: Path) -> None:
-    done = regrow("export", "kinds", "--tensorboard", tmp_path / "tb", "--state", state)
-    assert isinstance(done.exception, UserError)
-    assert "pip install 'regrow[tensorboard]'" in str(done.exception)
-    assert not (tmp_path / "tb").exists()
-
-
-# ---- the command ----------------------------------------------------------------------------------------------------
-
-
-def test_export_writes_a_study_and_says_how_to_open_it(state: Path, tmp_path: Path) -> None:
+def test_export_writes_a_study_and_says_how_to_open_it(unfinished_root: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
-    done = regrow("export", "kinds", "--optuna", url, "--study-name", "mine", "--state", state)
+    done = regrow("export", "kinds", "--optuna", url, "--study-name", "mine", "--state", unfinished_root)
     assert done.exit_code == 0
     assert f"optuna-dashboard {url}" in done.output
     assert "study 'mine', 10 trials" in done.output
     assert "note: normally distributed" in done.output
-    again = regrow("export", "kinds", "--optuna", url, "--study-name", "mine", "--state", state)
+    again = regrow("export", "kinds", "--optuna", url, "--study-name", "mine", "--state", unfinished_root)
     assert isinstance(again.exception, UserError)
     assert "has a study 'mine' already" in str(again.exception)
 
@@ -442,8 +36,8 @@ def test_export_writes_a_study_and_says_how_to_open_it(state: Path, tmp_path: Pa
         (["nosuch", "--tensorboard", "tb"], "there is no experiment 'nosuch'"),
     ],
 )
-def test_a_mistake_with_export_is_said_in_a_line(words: list[str], said: str, state: Path) -> None:
-    done = regrow("export", *words, "--state", state)
+def test_a_mistake_with_export_is_said_in_a_line(words: list[str], said: str, unfinished_root: Path) -> None:
+    done = regrow("export", *words, "--state", unfinished_root)
     assert isinstance(done.exception, UserError)
     assert said in str(done.exception)
 
@@ -457,12 +51,12 @@ def test_an_interrupted_experiment_is_exported_as_it_stands(tmp_path: Path) -> N
     assert len(b"".join(files.csv_bytes([frames.trials(rows_of(history))])).splitlines()) == len(history.trials) + 1
 
 
-def test_listing_trials_loads_none_of_the_heavy_libraries(state: Path) -> None:
+def test_listing_trials_loads_none_of_the_heavy_libraries(unfinished_root: Path) -> None:
     code = (
         "import sys\n"
         "from regrow.cli.app import app\n"
         "try:\n    app(['trials', 'kinds', '--csv', '--state', sys.argv[1]])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'pandas', 'optuna', 'plotly', 'tensorboardX', 'pyarrow', 'mlflow'} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(state)], text=True, capture_output=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code, str(unfinished_root)], text=True, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

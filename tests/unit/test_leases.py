@@ -13,22 +13,15 @@ from regrow.infra.log import Superseded
 from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.messages import Arrival, Progress
-from tests.unit.office import GatedStore, Office
+from tests.unit.office import GatedStore, Office, offices
 
 Make = Callable[..., Office]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    offices: list[Office] = []
-
-    def made(**changes: Any) -> Office:
-        offices.append(Office(**{"schedule": "fifo", "trials": 2, "lease": 10, **changes}))
-        return offices[-1]
-
-    yield made
-    for office in offices:
-        office.close()
+    with offices(schedule="fifo", trials=2, lease=10) as make:
+        yield make
 
 
 def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, saved: int = 0, restored: int = 0, node: str = "n1") -> str:

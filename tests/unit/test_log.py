@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
-import pickle
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,41 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.infra import log as log_module
-from regrow.infra.compaction import crowded
-from regrow.infra.log import CorruptLog, Cut, Log, Superseded
+from regrow.infra.log import Log, Superseded
 from regrow.infra.segments import Extent, cover, decode, encode
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports import Unavailable
-
-Lines = list[tuple[int, list[bytes]]]
-
-
-def key(first: int, last: int | None = None) -> str:
-    return Extent(first, last or first).key
-
-
-def writer(store: MemoryStore) -> Log:
-    log = Log.open(store)
-    log.claim([b'{"event":"opened"}'])
-    return log
-
-
-def filled(store: MemoryStore, segments: int) -> Log:
-    log = writer(store)
-    for i in range(2, segments + 1):
-        log.append([b'{"i":%d}' % i])
-    return log
-
-
-def replace(store: MemoryStore, name: str, data: bytes) -> None:
-    store.delete([name])
-    store.create(name, data)
-
-
-def read(store: MemoryStore, after: int = 0) -> Lines:
-    return list(Log.read(store, after))
-
+from tests.unit.logged import Lines, filled, key, read, writer
+from tests.unit.stores import Faulty
 
 # Writing and reading
 
@@ -262,41 +231,6 @@ def test_whatever_writers_do_in_turns_the_log_is_what_was_acknowledged(steps: li
     assert [n for n, _ in model] == list(range(1, len(model) + 1))
 
 
-# Failures of the store
-
-
-class Faulty(MemoryStore):
-    """Fails at chosen calls that change it: before they take effect, or after (the answer is lost)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fail_before = self.fail_after = math.inf
-        self.calls = 0
-
-    def _call(self, name: str) -> bool:
-        self.calls += 1
-        if self.calls == self.fail_before:
-            raise Unavailable(name, "network")
-        return self.calls == self.fail_after
-
-    def create(self, key: str, data: bytes | Path) -> None:
-        lost = self._call(key)
-        super().create(key, data)
-        if lost:
-            raise Unavailable(key, "network")
-
-    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
-        for name in keys:  # not all at once: a crash may come between two
-            lost = self._call(name)
-            super().delete([name])
-            if lost:
-                raise Unavailable(name, "network")
-
-    def fail_next(self, *, took_effect: bool) -> None:
-        self.calls = 0
-        self.fail_before, self.fail_after = (math.inf, 1) if took_effect else (1, math.inf)
-
-
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_a_write_whose_answer_was_lost_is_settled_by_repeating_it(took_effect: bool) -> None:
     store = Faulty()
@@ -309,254 +243,6 @@ def test_a_write_whose_answer_was_lost_is_settled_by_repeating_it(took_effect: b
             write([b"something else"])
         write(lines)
     assert read(store) == list(log.since(0)) == [(1, [b"claim"]), (2, [b"event"])]
-
-
-def test_a_crash_at_any_point_of_compaction_leaves_the_same_log_which_compacts_again() -> None:
-    point = 0
-    while True:
-        point += 1
-        store = Faulty()
-        log = filled(store, 20)
-        expected = read(store)
-        store.calls, store.fail_after = 0, point
-        try:
-            log.compact(4)
-        except Unavailable:
-            assert read(store) == expected
-            store.fail_after = math.inf
-            successor = writer(store)
-            successor.compact(4)
-            assert read(store) == [*expected, (21, [b'{"event":"opened"}'])]
-            assert len(store.list("log/")) == 3  # claim, everything between, claim
-            continue
-        break
-    assert point == 1 + 1 + 18  # one merged object, then each part
-
-
-class Moving(MemoryStore):
-    """The owner compacts between a reader's list and its first read."""
-
-    owner: Log | None = None
-
-    def read(self, key: str) -> bytes:
-        if self.owner is not None:
-            owner, self.owner = self.owner, None
-            owner.compact(2)
-        return super().read(key)
-
-
-@pytest.mark.parametrize("after", [0, 1, 7])
-def test_a_reader_that_is_overtaken_by_compaction_reads_the_same(after: int) -> None:
-    store = Moving()
-    owner = filled(store, 20)
-    expected = read(store)
-    store.owner = owner
-    assert read(store, after) == expected[after:]
-    assert store.owner is None
-
-
-# Damage
-
-
-def flip(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
-
-
-def test_a_torn_last_segment_is_cut_to_its_whole_lines_and_reported() -> None:
-    whole = MemoryStore()
-    log = filled(whole, 3)
-    log.append([b"one", b"two", b"three"])
-    data = whole.read(key(4))
-    for length in range(len(data)):
-        store = MemoryStore()
-        filled(store, 3)
-        store.create(key(4), data[:length])
-        cuts: list[Cut] = []
-        (*_, (number, lines)) = Log.read(store, on_cut=cuts.append)
-        body = data[:length].split(b"\n")[1:-1] if b"\n" in data[:length] else []
-        assert (number, lines) == (4, body)
-        assert [(cut.key, cut.kept) for cut in cuts] == [(key(4), len(body))]
-
-        successor = Log.open(store)
-        assert successor.cut == cuts[0]
-        assert list(successor.since(3)) == [(4, body)]
-        successor.claim([b"claim"])
-        successor.append([b"on"])
-        assert read(store, after=3) == [(4, body), (5, [b"claim"]), (6, [b"on"])]
-        successor.compact(2)
-        assert read(store, after=3) == list(successor.since(3)) == [(4, body), (5, [b"claim"]), (6, [b"on"])]
-
-
-def test_what_a_slow_writer_adds_to_a_segment_that_was_cut_does_not_count() -> None:
-    whole = MemoryStore()
-    filled(whole, 1).append([b"one", b"two"])
-    data = whole.read(key(2))
-    store = MemoryStore()
-    filled(store, 1)
-    store.create(key(2), data[:-2])
-    writer(store)
-    replace(store, key(2), data)
-    assert read(store, after=1) == [(2, [b"one"]), (3, [b'{"event":"opened"}'])]
-
-
-def test_any_damaged_byte_of_an_earlier_segment_stops_loudly_naming_the_object() -> None:
-    store = MemoryStore()
-    log = filled(store, 3)
-    log.append([b"one", b"two"])
-    filled(store, 6)
-    good = store.read(key(4))
-    for at in range(len(good)):
-        replace(store, key(4), flip(good, at))
-        with pytest.raises(CorruptLog, match=key(4)):
-            read(store)
-        assert read(store, after=4)  # what follows is not affected
-
-
-def test_a_damaged_record_that_is_not_the_last_stops_loudly_even_in_the_last_segment() -> None:
-    store = MemoryStore()
-    filled(store, 1).append([b"one", b"two", b"three"])
-    good = store.read(key(2))
-    for damaged in (flip(good, good.index(b"two")), flip(good, 12)):
-        replace(store, key(2), damaged)
-        with pytest.raises(CorruptLog, match=key(2)):
-            read(store)
-        with pytest.raises(CorruptLog, match=key(2)):
-            Log.open(store)
-    replace(store, key(2), flip(good, good.index(b"three")))
-    assert read(store, after=1) == [(2, [b"one", b"two"])]
-
-
-def test_a_missing_segment_stops_loudly() -> None:
-    store = MemoryStore()
-    filled(store, 5)
-    store.delete([key(3)])
-    with pytest.raises(CorruptLog, match=f"{key(3)}.*missing"):
-        read(store)
-
-
-def test_a_copied_segment_is_not_taken_for_another() -> None:
-    store = MemoryStore()
-    filled(store, 4)
-    replace(store, key(2), store.read(key(3)))
-    with pytest.raises(CorruptLog, match="says segment 3"):
-        read(store)
-
-
-def test_a_damaged_merged_object_stops_loudly_unless_its_parts_are_there() -> None:
-    store = MemoryStore()
-    log = filled(store, 10)
-    parts = {name: store.read(name) for name in store.list("log/")}
-    expected = read(store)
-    log.compact(2)
-    merged = key(2, 9)
-    good = store.read(merged)
-    for at in range(0, len(good), 7):
-        replace(store, merged, flip(good, at))
-        with pytest.raises(CorruptLog, match=merged):
-            read(store)
-    for name, data in parts.items():
-        if name not in store.list("log/"):
-            store.create(name, data)
-    assert read(store) == expected
-    writer(store).compact(2)
-    assert read(store)[:10] == expected
-    writer(store).compact(2)
-    assert store.list("log/") == [key(1), key(2, 10), key(11), key(12)]
-
-
-def test_a_torn_merged_object_is_made_anew() -> None:
-    store = MemoryStore()
-    log = filled(store, 10)
-    expected = read(store)
-    store.create(key(2, 9), store.read(key(2))[:-1])  # what a crash leaves on a file system without hard links
-    assert read(store) == expected
-    log.compact(2)
-    assert store.list("log/") == [key(1), key(2, 9), key(10)]
-    assert read(store) == expected
-
-
-@pytest.mark.parametrize("error", [CorruptLog("k", "why"), Superseded(3)])
-def test_errors_survive_pickling(error: Exception) -> None:
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
-# Compaction
-
-
-class Counting(MemoryStore):
-    """Counts the bytes written."""
-
-    written = 0
-
-    def create(self, key: str, data: bytes | Path) -> None:
-        super().create(key, data)
-        self.written += len(data if isinstance(data, bytes) else data.read_bytes())
-
-
-@pytest.mark.parametrize("every", [1, 7, 1000])
-def test_objects_grow_like_the_logarithm_and_bytes_by_n_log_n(every: int) -> None:
-    store = Counting()
-    log = writer(store)
-    most = 0
-    for i in range(3000):
-        log.append([b"%04d" % i])
-        if i % every == 0:
-            log.compact(4)
-            most = max(most, len(store.list("log/")))
-    log.compact(4)
-    levels = math.log(3000, 4)
-    assert max(most, len(store.list("log/"))) <= 3 * (levels + 1) + 2
-    size = sum(len(store.read(name)) for name in store.list("log/"))
-    assert store.written <= size * (levels + 1)
-    assert [n for n, _ in read(store)] == list(range(1, 3002))
-
-
-@given(st.lists(st.integers(1, 200), max_size=40), st.integers(2, 6))
-def test_levels_never_rise_and_stay_below_the_fanout_however_rarely_one_merges(batches: list[int], fanout: int) -> None:
-    run: list[Extent] = []
-    segments = rewritten = 0
-    for batch in batches:
-        run += [Extent(n, n) for n in range(segments + 1, segments + batch + 1)]
-        segments += batch
-        while group := crowded(run, fanout):
-            start = run.index(group[0])
-            assert run[start : start + len(group)] == group
-            run[start : start + len(group)] = [Extent(group[0].first, group[-1].last)]
-            rewritten += run[start].span
-    levels = [next(i for i in itertools.count() if extent.span < fanout ** (i + 1)) for extent in run]
-    assert levels == sorted(levels, reverse=True)
-    assert all(levels.count(level) < fanout for level in levels)
-    assert rewritten <= segments * math.log(max(segments, 2), fanout)
-
-
-def test_restarts_add_a_claim_and_one_object_each() -> None:
-    store = MemoryStore()
-    for _ in range(10):
-        log = filled_from(store, 30)
-        log.compact()
-    expected = read(store)
-    assert len(store.list("log/")) == 10 + 9 + 30  # the last run is still open and small
-    assert len(expected) == 310
-
-
-def filled_from(store: MemoryStore, appends: int) -> Log:
-    log = writer(store)
-    for i in range(appends):
-        log.append([b"%d" % i])
-    return log
-
-
-def test_objects_of_the_largest_size_are_merged_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.compaction.MAX_BYTES", 2000)
-    store = MemoryStore()
-    log = filled_from(store, 300)
-    expected = read(store)
-    log.compact(2)
-    sizes = [len(store.read(name)) for name in store.list("log/")]
-    assert max(sizes) < 2 * 2000
-    assert len(sizes) < 60
-    assert read(store) == expected
-    assert log.compact(2) == 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 12)), max_size=30), st.integers(0, 20))

@@ -31,20 +31,14 @@ def _silent() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def mixed() -> History:
-    """A history with trials in many states."""
-    return exported.unfinished().history
-
-
-def test_a_trial_is_there_under_its_number_with_its_state_value_and_curve(mixed: History) -> None:
+def test_a_trial_is_there_under_its_number_with_its_state_value_and_curve(unfinished_history: History) -> None:
     expected = {"done": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
-    made = study(mixed)
+    made = study(unfinished_history)
     assert made.study_name == "kinds"
     assert made.directions == [optuna.study.StudyDirection.MAXIMIZE]
     assert made.metric_names == ["score"]
-    assert len(made.trials) == len(mixed.trials)
-    for ours, theirs in zip(mixed.trials, made.trials, strict=True):
+    assert len(made.trials) == len(unfinished_history.trials)
+    for ours, theirs in zip(unfinished_history.trials, made.trials, strict=True):
         assert theirs.number == ours.number
         assert theirs.state == expected.get(ours.state.value, TrialState.RUNNING if ours.attempts else TrialState.WAITING)
         assert theirs.intermediate_values == dict(enumerate(ours.values, start=1))
@@ -58,8 +52,8 @@ def test_a_trial_is_there_under_its_number_with_its_state_value_and_curve(mixed:
     assert states >= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING}
 
 
-def test_times_are_those_of_the_attempts_in_local_time(mixed: History) -> None:
-    for ours, theirs in zip(mixed.trials, study(mixed).trials, strict=True):
+def test_times_are_those_of_the_attempts_in_local_time(unfinished_history: History) -> None:
+    for ours, theirs in zip(unfinished_history.trials, study(unfinished_history).trials, strict=True):
         if theirs.datetime_start is not None:
             first = ours.attempts[0]
             assert theirs.datetime_start.timestamp() == (first.t_started if first.t_began is None else first.t_began)
@@ -68,9 +62,9 @@ def test_times_are_those_of_the_attempts_in_local_time(mixed: History) -> None:
             assert theirs.datetime_complete.timestamp() == ours.attempts[-1].t_ended
 
 
-def test_parameters_are_the_configuration_and_absent_where_their_condition_does_not_hold(mixed: History) -> None:
+def test_parameters_are_the_configuration_and_absent_where_their_condition_does_not_hold(unfinished_history: History) -> None:
     seen = set()
-    for ours, theirs in zip(mixed.trials, study(mixed).trials, strict=True):
+    for ours, theirs in zip(unfinished_history.trials, study(unfinished_history).trials, strict=True):
         plain = {k: v for k, v in ours.proposed.items() if k not in ("mixed", "seed")}
         assert {k: v for k, v in theirs.params.items() if k != "mixed"} == plain
         assert ("momentum" in theirs.params) == (theirs.params["optimizer"] == "sgd")
@@ -78,7 +72,7 @@ def test_parameters_are_the_configuration_and_absent_where_their_condition_does_
     # 1, True and "1" are three choices, of which Optuna would take the first two for the same.
     assert {word for word, _ in seen} <= {"1", "true", '"1"', "null", "[1, 2]", '{"a": 1}'}
     assert len({word for word, _ in seen}) == len(seen) > 3
-    assert study(mixed).user_attrs["regrow.constants"] == {"seed": 3}
+    assert study(unfinished_history).user_attrs["regrow.constants"] == {"seed": 3}
 
 
 @pytest.mark.parametrize(
@@ -152,9 +146,9 @@ def test_constraints_are_violations_at_the_step_of_the_value() -> None:
     assert all(t.user_attrs["regrow.value_at_step"] == 4 and t.constraints["0"] == 0.0 for t in study(feasible).trials)
 
 
-def test_addresses_of_checkpoints_are_whole_where_the_state_root_is_known(mixed: History, tmp_path: Path) -> None:
+def test_addresses_of_checkpoints_are_whole_where_the_state_root_is_known(unfinished_history: History, tmp_path: Path) -> None:
     for places in (Places.at(str(tmp_path)), Places(root="s3://bucket/runs?x=1")):
-        found = [t.user_attrs["regrow.checkpoint"] for t in study(mixed, places=places).trials if "regrow.checkpoint" in t.user_attrs]
+        found = [t.user_attrs["regrow.checkpoint"] for t in study(unfinished_history, places=places).trials if "regrow.checkpoint" in t.user_attrs]
         base, mark, rest = places.root.partition("?")
         assert found
         assert all(one.startswith(f"{base}/kinds/manifests/") and one.endswith(f".json{mark}{rest}") for one in found)
@@ -197,9 +191,9 @@ def test_a_database_has_row_for_row_what_optuna_itself_would_write(changes: dict
         assert sorted((row[cut:] for row in ours[table]), key=repr) == sorted((row[cut:] for row in expected[table]), key=repr), table
 
 
-def test_what_is_read_back_is_what_was_written(mixed: History, tmp_path: Path) -> None:
+def test_what_is_read_back_is_what_was_written(unfinished_history: History, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
-    made, found = study(mixed), study(mixed, storage=url, name="other name")
+    made, found = study(unfinished_history), study(unfinished_history, storage=url, name="other name")
     assert found.study_name == "other name"
     again = optuna.load_study(study_name="other name", storage=url)
     for ours, theirs in zip(made.trials, again.trials, strict=True):
@@ -209,15 +203,15 @@ def test_what_is_read_back_is_what_was_written(mixed: History, tmp_path: Path) -
     assert again.metric_names == made.metric_names
 
 
-def test_a_study_of_that_name_is_not_touched_nor_is_any_other(mixed: History, tmp_path: Path) -> None:
+def test_a_study_of_that_name_is_not_touched_nor_is_any_other(unfinished_history: History, tmp_path: Path) -> None:
     file = tmp_path / "x.db"
     other = optuna.create_study(study_name="mine", storage=f"sqlite:///{file}")
     other.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
-    study(mixed, storage=f"sqlite:///{file}")
+    study(unfinished_history, storage=f"sqlite:///{file}")
     before = rows(file)
     for name in ("kinds", "mine"):
         with pytest.raises(UserError, match=f"has a study '{name}' already, and nothing is overwritten"):
-            study(mixed, storage=f"sqlite:///{file}", name=name)
+            study(unfinished_history, storage=f"sqlite:///{file}", name=name)
     assert rows(file) == before
     assert [t.params for t in optuna.load_study(study_name="mine", storage=f"sqlite:///{file}").trials] == [t.params for t in other.trials]
 
@@ -247,9 +241,9 @@ def test_a_writer_that_is_killed_leaves_nothing_of_the_study(tmp_path: Path) -> 
         "mysql://me:s@same@127.0.0.1:port/db?password=sesame", "mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dsesame",
     ],
 )
-def test_a_password_is_in_no_message(url: str, mixed: History) -> None:
+def test_a_password_is_in_no_message(url: str, unfinished_history: History) -> None:
     with pytest.raises(UserError) as error:
-        study(mixed, storage=url)
+        study(unfinished_history, storage=url)
     assert "ame" not in str(error.value).replace("name", "")
 
 
@@ -268,16 +262,16 @@ def test_a_password_is_in_no_message(url: str, mixed: History) -> None:
     ],
 )
 def test_a_database_that_nothing_here_can_speak_to_is_refused_in_a_line(
-    url: str, said: str, mixed: History, monkeypatch: pytest.MonkeyPatch
+    url: str, said: str, unfinished_history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for driver in ("psycopg", "MySQLdb", "pymysql", "pyodbc"):
         monkeypatch.setitem(sys.modules, driver, None)  # as if not installed
     with pytest.raises(UserError) as error:
-        study(mixed, storage=url)
+        study(unfinished_history, storage=url)
     assert str(error.value) == said
 
 
-def test_a_database_that_cannot_be_used_is_named(mixed: History, tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_used_is_named(unfinished_history: History, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database, but a text that is long enough to be looked at\n" * 50)
     for url, said in (
         ("x.db", "is no URL of a database; write sqlite:///FILE.db"),
@@ -286,5 +280,5 @@ def test_a_database_that_cannot_be_used_is_named(mixed: History, tmp_path: Path)
         (f"sqlite:///{tmp_path}/text.db", "file is not a database"),
     ):
         with pytest.raises(UserError, match=said):
-            study(mixed, storage=url)
+            study(unfinished_history, storage=url)
     assert (tmp_path / "text.db").read_text().startswith("no database")

@@ -12,10 +12,7 @@ import regrow as rg
 from regrow import Experiment, SpecError
 from regrow.search.space import Space
 from regrow.search.spec import Spec
-
-SPEC: dict[str, Any] = {
-    "name": "x", "trainable": "work.py:train", "metric": "acc", "mode": "max", "space": {"lr": {"uniform": [0, 1]}}, "trials": 3,
-}
+from tests.unit.refusing import SPEC
 
 
 def said(**changes: Any) -> str:

@@ -15,11 +15,9 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.spec import PER_SITTING, Spec
 from regrow.tasks import attempt as attempts
 from regrow.tasks.trial import Trial
-from tests.unit.office import GatedStore, Office
+from tests.unit.attempting import Attempting, outcome, save, sent
+from tests.unit.office import GatedStore, MakeOffice, Office
 from tests.unit.simulated import SPEC
-from tests.unit.test_trial import Attempting, Make, attempt, make, outcome, save, sent
-
-__all__ = ["attempt", "make"]
 
 
 @pytest.fixture
@@ -51,9 +49,9 @@ def ends(office: Office) -> list[tuple[str | None, str, str]]:
 
 
 def test_an_attempt_that_reports_nothing_for_so_long_is_lost_and_goes_on_from_its_checkpoint(
-    make: Make, attempt: Attempting, stuck: threading.Event, caplog: pytest.LogCaptureFixture
+    make_office: MakeOffice, attempt: Attempting, stuck: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-    office = make(stall="0.3s", max_steps=3, checkpoint={"every_steps": 1})
+    office = make_office(stall="0.3s", max_steps=3, checkpoint={"every_steps": 1})
     attempt(office, hanging(stuck, at=3))
     assert ends(office)[0] == ("lost", "stalled", "it reported nothing for 0.3 s")
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -68,18 +66,18 @@ def test_an_attempt_that_reports_nothing_for_so_long_is_lost_and_goes_on_from_it
 
 
 def test_the_time_before_the_first_report_counts_and_a_trial_is_given_up_after_its_budget(
-    make: Make, attempt: Attempting, stuck: threading.Event
+    make_office: MakeOffice, attempt: Attempting, stuck: threading.Event
 ) -> None:
-    office = make(stall=0.2, retries={"stalled": 0})
+    office = make_office(stall=0.2, retries={"stalled": 0})
     attempt(office, hanging(stuck, at=1))
     assert ends(office) == [("lost", "stalled", "it reported nothing for 0.2 s")]
     assert office.history.trials[0].state is TrialState.FAILED
 
 
 def test_who_waits_for_the_coordinator_or_the_store_does_not_hang(
-    make: Make, attempt: Attempting, stuck: threading.Event
+    make_office: MakeOffice, attempt: Attempting, stuck: threading.Event
 ) -> None:
-    office = make(stall=0.3, max_steps=2)
+    office = make_office(stall=0.3, max_steps=2)
     store = office.store
     assert isinstance(store, GatedStore)
     opened = threading.Timer(1.0, store.gate.set)
@@ -97,9 +95,9 @@ def test_who_waits_for_the_coordinator_or_the_store_does_not_hang(
 
 
 def test_a_trial_that_has_had_its_time_is_done_at_its_next_report_with_a_checkpoint_of_it(
-    make: Make, attempt: Attempting
+    make_office: MakeOffice, attempt: Attempting
 ) -> None:
-    office = make(stop={"trial": {"hours": 1.0}}, checkpoint={"every_steps": 100}, max_steps=50)
+    office = make_office(stop={"trial": {"hours": 1.0}}, checkpoint={"every_steps": 100}, max_steps=50)
 
     def train(trial: Trial) -> None:
         assert trial._deadline is not None
@@ -112,8 +110,8 @@ def test_a_trial_that_has_had_its_time_is_done_at_its_next_report_with_a_checkpo
     assert max(office.history.trials[0].checkpoints) == 3
 
 
-def test_the_time_of_earlier_attempts_counts(make: Make, attempt: Attempting, stuck: threading.Event) -> None:
-    office = make(stall=0.3, max_steps=9, checkpoint={"every_steps": 1}, stop={"trial": {"hours": 1.0}})
+def test_the_time_of_earlier_attempts_counts(make_office: MakeOffice, attempt: Attempting, stuck: threading.Event) -> None:
+    office = make_office(stall=0.3, max_steps=9, checkpoint={"every_steps": 1}, stop={"trial": {"hours": 1.0}})
     attempt(office, hanging(stuck, at=2))
     (first,), following = office.history.trials[0].attempts[:1], office.submitted()
     assert first.t_began is not None
@@ -126,9 +124,9 @@ def test_the_time_of_earlier_attempts_counts(make: Make, attempt: Attempting, st
     (1, ("failed", "error", "it had its 0.36 s and did not react; it never reported anything")),
 ])
 def test_one_that_does_not_react_is_ended_all_the_same(
-    make: Make, attempt: Attempting, stuck: threading.Event, at: int, end: tuple[str, str, str]
+    make_office: MakeOffice, attempt: Attempting, stuck: threading.Event, at: int, end: tuple[str, str, str]
 ) -> None:
-    office = make(stop={"trial": {"hours": 0.0001}}, checkpoint={"every_steps": 1})
+    office = make_office(stop={"trial": {"hours": 0.0001}}, checkpoint={"every_steps": 1})
     attempt(office, hanging(stuck, at=at))
     assert ends(office) == [end]
     assert office.history.trials[0].step == at - 1

@@ -19,7 +19,7 @@ from regrow.infra import report, report_rows
 from regrow.infra.places import Places
 from regrow.search.events import Ended, Opened
 from regrow.search.history import History
-from tests.unit.test_figures import ASHA, AWAY, KINDS_OF_HISTORIES, PBT, TWO, begun, failed, folded, reported, run, score
+from tests.unit.figured import ASHA, AWAY, KINDS_OF_HISTORIES, PBT, TWO, begun, failed, folded, reported, run, score
 from tests.unit.told import rows_of
 
 

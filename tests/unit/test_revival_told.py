@@ -24,8 +24,8 @@ from regrow.infra.places import Places, read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
 from regrow.search.history import History
+from tests.unit.revived import failed_after, failing, retried, simulated, until
 from tests.unit.test_mlflow_runs import reports
-from tests.unit.test_revival import failed_after, failing, retried, simulated, until
 
 BROKEN = failing(simulated(schedule="fifo", trials=3), (0, 2), (1, 2), (2, 2))
 MENDED = retried(BROKEN)

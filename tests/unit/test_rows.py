@@ -20,7 +20,7 @@ from regrow.search.events import AnyEvent, Began, Ended, Proposed, Reported, Row
 from regrow.search.history import History
 from regrow.search.simulator import Availability
 from tests.unit import exported, simulated
-from tests.unit.test_figures import AWAY, PBT, metrics, run
+from tests.unit.figured import AWAY, PBT, metrics, run
 from tests.unit.told import kept
 
 KINDS: dict[str, Any] = {

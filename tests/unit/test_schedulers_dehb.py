@@ -18,6 +18,7 @@ from regrow.search.samplers import Proposal, Result, Status, make
 from regrow.search.samplers.dehb import Dehb
 from regrow.search.samplers.random_search import RandomSearch
 from regrow.search.space import Mode, Space
+from tests.unit.sampling import seed_of
 from tests.unit.scheduling import Run, scheduler, setting
 
 SPACE = Space.parse(
@@ -36,10 +37,6 @@ LINE = Space.parse({"x": {"uniform": [0, 1]}, "y": {"uniform": [0, 1]}})
 
 def sampler(max_steps: int = 9, mode: Mode = "min", space: Space = LINE, **options: Any) -> Dehb:
     return Dehb(setting(max_steps, mode, space=space), **options)
-
-
-def seed_of(number: int) -> int:
-    return 1_000_003 * number + 17
 
 
 def result(number: int, proposal: Proposal, cost: float | None, status: Status = "stopped") -> Result:

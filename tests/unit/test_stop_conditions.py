@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,11 +15,11 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
 from regrow.search.verify import verify
-from regrow.tasks import reporter as reporting
 from regrow.tasks import trial as trials
-from regrow.tasks.attempt import Finished, run_attempt
+from regrow.tasks.attempt import Finished
 from regrow.tasks.trial import Trial
-from tests.unit.office import Bench, Office
+from tests.unit.attempting import Attempting, Killed, sent
+from tests.unit.office import MakeOffice
 
 Curve = Callable[[Mapping[str, Any], int], Any]
 
@@ -196,37 +193,18 @@ def test_in_a_simulation_a_trial_that_has_done_enough_is_done() -> None:
 class Runs:
     """Runs the next attempt of an office with the conditions of its specification, as a driver would send them."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self.module = module
-        self.offices: list[Office] = []
-
-    @property
-    def office(self) -> Office:
-        return self.offices[-1]
+    def __init__(self, make_office: MakeOffice, attempt: Attempting) -> None:
+        self.make_office, self.attempt = make_office, attempt
 
     def __call__(self, train: Callable[[Trial], None], *, enough: Any = None, **changes: Any) -> Finished:
         if changes:
-            given = {"trainable": "work_under_test:train", "schedule": "fifo", "max_steps": 6, **changes}
-            self.offices.append(Office(**given))
-        office = self.office
-        vars(self.module).update(train=train, enough=enough)
-        return run_attempt(office.job, office.submitted(), office, office.store, host=Bench(), task_run="run-0", carry_on=lambda: False)
+            self.office = self.make_office(**{"max_steps": 6, **changes})
+        return self.attempt(self.office, train, enough=enough)
 
 
 @pytest.fixture
-def attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
-    monkeypatch.setattr(reporting, "FLUSH_SECONDS", 60.0)
-    module = ModuleType("work_under_test")
-    module.__spec__ = ModuleSpec("work_under_test", None)
-    monkeypatch.setitem(sys.modules, "work_under_test", module)
-    runs = Runs(module)
-    yield runs
-    for office in runs.offices:
-        office.close()
-
-
-class Killed(BaseException):
-    """The worker is killed: nothing after this is sent."""
+def runs(make_office: MakeOffice, attempt: Attempting) -> Runs:
+    return Runs(make_office, attempt)
 
 
 def counting(trial: Trial) -> None:
@@ -234,53 +212,52 @@ def counting(trial: Trial) -> None:
         trial.report({"score": float(step), "loss": -float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w"))
 
 
-def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_step(attempt: Runs) -> None:
-    finished = attempt(counting, stop={"trial": {"target": 3.0}}, checkpoint={"every_steps": 100})
+def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_step(runs: Runs) -> None:
+    finished = runs(counting, stop={"trial": {"target": 3.0}}, checkpoint={"every_steps": 100})
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
     assert finished.ended.message == "it reached its target, 3"
-    assert attempt.office.history.trials[0].state is TrialState.DONE
-    assert list(attempt.office.history.trials[0].checkpoints) == [3]
+    assert runs.office.history.trials[0].state is TrialState.DONE
+    assert list(runs.office.history.trials[0].checkpoints) == [3]
 
 
-def test_a_trainable_with_a_loop_of_its_own_is_unwound(attempt: Runs) -> None:
-    finished = attempt(in_a_loop, stop={"trial": {"plateau": {"steps": 2}}}, max_steps=None)
+def test_a_trainable_with_a_loop_of_its_own_is_unwound(runs: Runs) -> None:
+    finished = runs(in_a_loop, stop={"trial": {"plateau": {"steps": 2}}}, max_steps=None)
     assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == ("done", 3, "no better value in 2 steps")
 
 
-def test_a_function_of_the_user_ends_a_trial(attempt: Runs) -> None:
+def test_a_function_of_the_user_ends_a_trial(runs: Runs) -> None:
     asked: list[tuple[int, float]] = []
 
     def enough(number: int, metrics: dict[str, float]) -> bool:
         asked.append((number, metrics["loss"]))
         return metrics["loss"] <= -4
 
-    finished = attempt(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
+    finished = runs(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
     assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == ("done", 4, "its stop function says so")
     assert asked == [(0, -1.0), (0, -2.0), (0, -3.0), (0, -4.0)]
 
 
-def test_a_function_that_raises_is_an_error_of_the_users(attempt: Runs) -> None:
+def test_a_function_that_raises_is_an_error_of_the_users(runs: Runs) -> None:
     def enough(number: int, metrics: dict[str, float]) -> bool:
         raise KeyError("accuracy")
 
-    finished = attempt(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
+    finished = runs(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
     assert (finished.ended.outcome, finished.ended.cause) == ("failed", "error")
     assert "accuracy" in finished.ended.message
 
 
-def test_a_plateau_goes_on_counting_in_the_next_attempt(attempt: Runs) -> None:
+def test_a_plateau_goes_on_counting_in_the_next_attempt(runs: Runs) -> None:
     def flat(trial: Trial) -> None:
         for step in trial.steps():
             trial.report({"score": 1.0}, checkpoint=lambda folder: (folder / "w").write_text("w"))
             if step == 3 and trial.attempt == 1:
-                trial._writer.drain()
-                trial._reporter.flush()
+                sent(trial)
                 raise Killed
 
     with pytest.raises(Killed):
-        attempt(flat, stop={"trial": {"plateau": {"steps": 4}}}, max_steps=20)
-    attempt.office.lost(0, 1)
-    finished = attempt(flat)
+        runs(flat, stop={"trial": {"plateau": {"steps": 4}}}, max_steps=20)
+    runs.office.lost(0, 1)
+    finished = runs(flat)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 5)
 
 
@@ -290,21 +267,20 @@ def in_a_loop(trial: Trial) -> None:
 
 
 @pytest.mark.parametrize("train", [counting, in_a_loop])
-def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(attempt: Runs, train: Callable[[Trial], None]) -> None:
+def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(runs: Runs, train: Callable[[Trial], None]) -> None:
     def killed(trial: Trial) -> None:
         for step in trial.steps():
             trial.report({"score": float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w"))
             if step == 3:
-                trial._writer.drain()
-                trial._reporter.flush()
+                sent(trial)
                 raise Killed
 
     with pytest.raises(Killed):
-        attempt(killed, stop={"trial": {"target": 3.0}})
-    attempt.office.lost(0, 1)
-    finished = attempt(train)
+        runs(killed, stop={"trial": {"target": 3.0}})
+    runs.office.lost(0, 1)
+    finished = runs(train)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
-    assert attempt.office.history.trials[0].step == 3
+    assert runs.office.history.trials[0].step == 3
 
 
 @pytest.mark.parametrize(
@@ -326,8 +302,8 @@ def test_an_experiment_in_which_nothing_ends_a_trial_knows_it(changes: dict[str,
     assert Spec.parse({**given, **changes}).endless is endless
 
 
-def test_a_trial_that_nothing_ends_ends_after_a_million_steps(attempt: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_nothing_ends_ends_after_a_million_steps(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (specs.MOST_STEPS, spec(max_steps=None).most_steps, spec(max_steps=2_000_000).most_steps) == (10**6, 10**6, 2_000_000)
     monkeypatch.setattr(trials, "MOST_STEPS", 7)
-    finished = attempt(counting, max_steps=None)
+    finished = runs(counting, max_steps=None)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 7)

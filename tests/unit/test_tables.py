@@ -1,59 +1,23 @@
-"""Recorded curves as an objective, recorded traces of machines, and the command that simulates over them."""
+"""Recorded curves as an objective, and recorded traces of machines."""
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from regrow.cli import app as command
 from regrow.infra.exports import frames
 from regrow.infra.exports.files import csv_bytes
 from regrow.infra.tables import Table, read_trace
-from regrow.search.events import decode
 from regrow.search.history import History
 from regrow.search.simulator import simulate as simulated
-from regrow.search.spec import Spec
-from regrow.search.verify import verify
 from regrow.tasks.errors import UserError
 from tests.unit import exported
+from tests.unit.curve_tables import COLUMNS, ROWS, spec, write
 from tests.unit.told import rows_of
-
-SPACE: dict[str, Any] = {
-    "lr": {"loguniform": [1e-4, 1.0]},
-    "depth": {"int": [1, 9]},
-    "kind": {"choice": ["mlp", "cnn"]},
-}
-ROWS = [
-    # lr, depth, kind, step, loss, accuracy, seconds
-    (0.01, 3, "mlp", 1, 0.9, 0.1, 2.0), (0.01, 3, "mlp", 2, 0.8, 0.2, 3.0), (0.01, 3, "mlp", 3, 0.7, 0.3, 4.0),
-    (0.1, 3, "mlp", 1, 0.6, 0.4, 1.0), (0.1, 3, "mlp", 2, 0.5, 0.5, 1.0), (0.1, 3, "mlp", 3, 0.4, 0.6, 1.0),
-    (0.01, 5, "cnn", 1, 0.3, 0.7, 5.0), (0.01, 5, "cnn", 2, 0.2, 0.8, 5.0),
-]
-COLUMNS = ["lr", "depth", "kind", "step", "loss", "accuracy", "seconds"]
-
-
-def spec(**changes: Any) -> Spec:
-    return Spec.parse({
-        "name": "table", "trainable": "work.py:train", "metric": "loss", "mode": "min", "space": SPACE, "search": "random",
-        "trials": 6, "max_steps": 3, **changes,
-    })
-
-
-def write(path: Path, rows: Sequence[Sequence[Any]] = ROWS, columns: Sequence[str] = COLUMNS) -> Path:
-    with (gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="")) as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(rows)
-    return path
 
 
 @pytest.fixture
@@ -226,149 +190,6 @@ def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(128, 256)))
     with pytest.raises(UserError):
         read_trace(tmp_path / "binary", 2)
-
-
-# The command
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    write(tmp_path / "curves.csv")
-    (tmp_path / "work.py").write_text("def train(trial):\n    raise RuntimeError('nothing is trained')\n")
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({
-        "name": "table", "trainable": "work.py:train", "metric": "loss", "mode": "min", "space": SPACE, "trials": 6, "max_steps": 3,
-        "search": "random",
-    }))
-    (tmp_path / "trace.json").write_text('{"metadata": {"gap_seconds": 5}, "data": [1, 1, 0, 1]}')
-    (tmp_path / "gone.json").write_text('{"metadata": {"gap_seconds": 1}, "data": [2, 0]}')
-    return tmp_path
-
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def regrow(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs `regrow simulate` here: status, standard output, standard error."""
-    monkeypatch.chdir(files)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regrow", "simulate", *arguments])
-        status: Any = 0
-        try:
-            command.main()
-        except SystemExit as end:
-            status = end.code
-        told = capsys.readouterr()
-        return int(status or 0), told.out, told.err
-
-    return call
-
-
-def test_it_shows_the_best_and_how_long_it_would_have_taken(regrow: Call) -> None:
-    status, out, err = regrow("spec.yaml", "--table", "curves.csv", "--workers", "2")
-    assert (status, err) == (0, "")
-    assert "table:" in out
-    assert "2 machines" in out
-    assert "best" in out
-
-
-def test_for_machines_it_prints_json(regrow: Call) -> None:
-    status, out, _ = regrow("spec.yaml", "--table", "curves.csv", "--workers", "1", "--json")
-    found = json.loads(out)
-    assert (status, found["workers"], found["status"], len(found["trials"])) == (0, 1, "finished", 6)
-    assert found["simulated_s"] >= 18
-    assert found["best"]["value"] in {row[4] for row in ROWS}
-
-
-def test_the_same_twice_is_the_same_log_and_it_can_be_verified(regrow: Call, files: Path) -> None:
-    arguments = ("spec.yaml", "--table", "curves.csv", "--trace", "trace.json", "--workers", "3")
-    for name in ("a.log", "b.log"):
-        assert regrow(*arguments, "--log", name)[0] == 0
-    assert (files / "a.log").read_bytes() == (files / "b.log").read_bytes()
-    events = [decode(line) for line in (files / "a.log").read_bytes().splitlines()]
-    assert verify(events).difference is None
-    assert regrow(*arguments, "--log", "c.log", "--seed", "1")[0] == 0
-    assert (files / "c.log").read_bytes() != (files / "a.log").read_bytes()
-
-
-def test_trials_seed_and_scale_may_be_given(regrow: Call) -> None:
-    found = [
-        json.loads(regrow("spec.yaml", "--table", "curves.csv", "--workers", "1", "--json", "--trials", "3", "--scale", scale)[1])
-        for scale in ("1", "100")
-    ]
-    assert [len(one["trials"]) for one in found] == [3, 3]
-    assert found[1]["simulated_s"] == pytest.approx(100 * found[0]["simulated_s"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("none.yaml", "--table", "curves.csv"), "none.yaml: there is no such file"),
-        (("spec.yaml", "--table", "none.csv"), "none.csv cannot be read"),
-        (("spec.yaml", "--table", "."), "cannot be read"),
-        (("spec.yaml", "--table", "work.py"), "work.py: there is no column 'depth'"),
-        (("spec.yaml", "--table", "curves.csv", "--trace", "spec.yaml"), "spec.yaml is no trace"),
-        (("spec.yaml", "--table", "curves.csv", "--trace", "none.json"), "none.json cannot be read"),
-        (("spec.yaml", "--table", "curves.csv", "--trace", "gone.json"), "every worker is gone for good"),
-        (("spec.yaml", "--table", "curves.csv", "--log", "no/such/folder/a.log"), "a.log cannot be written"),
-        (("spec.yaml", "--table", "curves.csv", "--scale", "inf"), "scale"),
-        (("curves.csv", "--table", "curves.csv"), "curves.csv"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_line(regrow: Call, arguments: tuple[str, ...], said: str) -> None:
-    status, out, err = regrow(*arguments)
-    assert status == 2, err
-    assert said in err
-    assert err.startswith("regrow: ")
-    assert err.count("\n") == 1
-    assert out == ""
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"max_steps": None}, "max_steps is missing"),
-        ({"metric": "los"}, "there is no column 'los'"),
-        ({"schedule": "asha", "max_steps": None}, "max_steps"),
-        ({"search": "nobody:Class"}, "cannot be imported"),
-        ({"stop": {"trial": {"function": "work.py:enough"}}}, "stop.trial.function"),
-        ({"warm_start": ["other"]}, "warm_start"),
-    ],
-)
-def test_what_a_simulation_cannot_do_is_told_in_one_line(regrow: Call, files: Path, change: dict[str, Any], said: str) -> None:
-    given = {**yaml.safe_load((files / "spec.yaml").read_text()), **change}
-    (files / "spec.yaml").write_text(yaml.safe_dump({name: value for name, value in given.items() if value is not None}))
-    status, out, err = regrow("spec.yaml", "--table", "curves.csv")
-    assert (status, out) == (2, ""), err
-    assert said in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("arguments", [("--workers", "0"), ("--workers", "x"), ("--trials", "0"), ("--seed", "-1"), ("--scale", "-1"), ("--scale", "nan")])
-def test_a_number_out_of_range_is_refused(regrow: Call, arguments: tuple[str, str]) -> None:
-    status, out, err = regrow("spec.yaml", "--table", "curves.csv", *arguments)
-    assert (status, out) == (2, "")
-    assert arguments[0] in err
-
-
-def test_without_a_table_it_says_what_is_missing(regrow: Call) -> None:
-    status, _, err = regrow("spec.yaml")
-    assert status == 2
-    assert "--table" in err
-
-
-def test_as_a_process_it_loads_neither_ray_nor_prefect_and_needs_no_trainable(files: Path) -> None:
-    code = (
-        "import sys; from regrow.cli import main\n"
-        "sys.argv = ['regrow', 'simulate', 'spec.yaml', '--table', 'curves.csv', '--json']\n"
-        "try:\n    main()\n"
-        "finally:\n    print([m for m in ('ray', 'prefect', 'mlflow') if m in sys.modules], file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=files, check=False, capture_output=True, text=True)
-    assert json.loads(done.stdout)["status"] == "finished"
-    assert done.stderr.strip() == "[]"
 
 
 # What an experiment itself recorded
