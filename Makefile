@@ -6,6 +6,7 @@
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
+#   make compat   the demo and the unit tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray"
 #   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
 
 VENV := .venv
@@ -22,7 +23,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test soak bench docs pictures lock install clean
+.PHONY: demo check lint types units test soak bench compat docs pictures lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -50,6 +51,9 @@ soak: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+compat: $(VENV)/.installed
+	$(BIN)/python -m tests.compat $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict

@@ -178,11 +178,12 @@ def table(name: str, found: Measured) -> list[str]:
         if len(sides) == 2:
             here, there = statistics.median(sides["ours"]), statistics.median(sides["theirs"])
             ratio = f"{here / there if what.endswith('/s') else there / here:.2f}"
-        lines.append(f"| {what} | {_shown(sides.get('ours'))} | {_shown(sides.get('theirs'))} | {ratio} |")
+        lines.append(f"| {what} | {shown(sides.get('ours'))} | {shown(sides.get('theirs'))} | {ratio} |")
     return lines
 
 
-def _shown(values: list[float] | None) -> str:
+def shown(values: list[float] | None) -> str:
+    """The median, and the range where there is more than one value."""
     if not values:
         return ""
     middle, low, high = statistics.median(values), min(values), max(values)
@@ -191,7 +192,8 @@ def _shown(values: list[float] | None) -> str:
     return f"{middle:.{digits}f}{spread}"
 
 
-def _about() -> dict[str, Any]:
+def about() -> dict[str, Any]:
+    """When, on what and with which versions it was measured."""
     packages = ("regrow", "prefect", "ray", "mlflow", "optuna", "numpy")
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -221,7 +223,7 @@ def main() -> None:
         print(f"\n{BENCHMARKS[name].__doc__} (load average {load[0]:.1f} before, {load[1]:.1f} after)\n")
         print(*table(name, found), sep="\n", flush=True)
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"about": _about(), "results": results}, indent=2) + "\n")
+        options.json.write_text(json.dumps({"about": about(), "results": results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

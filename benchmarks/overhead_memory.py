@@ -36,6 +36,8 @@ class Memory:
         """MB, the largest sum seen without the processes that are Ray's own."""
         self.own: dict[str, float] = {}
         """MB of each of these at that moment, as in `breakdown`."""
+        self.names: dict[int, str] = {}
+        """Every process seen, by its number, as it was called last."""
         self.ended = ""
         """Why it was killed, empty if it was not."""
 
@@ -54,7 +56,9 @@ class Memory:
         found: dict[str, list[float]] = defaultdict(list)
         for pid in self._members(root):
             try:
-                found[_name(pid)].append(_megabytes(pid))
+                name = _name(pid)
+                found[name].append(_megabytes(pid))
+                self.names[pid] = name or self.names.get(pid, "")  # one that is ending has no name any more
             except OSError:  # gone meanwhile
                 continue
         total = sum(map(sum, found.values()))

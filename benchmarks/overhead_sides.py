@@ -31,10 +31,14 @@ LIMIT_SECONDS = 600
 """No single experiment takes longer, not even Ray Tune's on a busy machine."""
 
 TRAIN = """
+import os
+import sys
 import time
 from pathlib import Path
 
-STAMP = Path({stamp!r})
+FOLDER = Path({folder!r})
+FIRST = FOLDER / "first-report"
+(FOLDER / f"code-{{os.getpid()}}").write_text(sys.modules["regrow"].__path__[0])
 
 
 def train(trial):
@@ -42,9 +46,11 @@ def train(trial):
         if {seconds}:
             time.sleep({seconds})
         trial.report({{"score": trial.config["x"]}})
-        if not STAMP.exists():
-            STAMP.write_text(str(time.time()))
+        if not FIRST.exists():
+            FIRST.write_text(str(time.time()))
+    (FOLDER / "last-report").write_text(str(time.time()))
 """
+"""Each process that imports it writes down whose regrow it has, as `code-PID`."""
 
 Watcher = Callable[["subprocess.Popen[bytes]"], None]
 
@@ -60,17 +66,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sitting:
-    """How long it took, in seconds: the whole process, and from the typed command to the user's first report.
-
-    `typed` is when, in seconds since the epoch. `cpu` is what the process and those of its children that it waited for
-    used. `parts` are seconds by name, which differ between the sides.
-    """
+    """How long it took, in seconds."""
 
     typed: float
+    """When the command was typed, in seconds since the epoch."""
     process: float
+    """From the typed command to the prompt."""
     first_report: float
+    """From the typed command to the user's first report."""
+    last_report: float
+    """From the end of the last trial's function to the prompt."""
     cpu: float
+    """What the process and those of its children that it waited for used."""
     parts: dict[str, float] = field(default_factory=dict)
+    """Seconds by name, which differ between the sides."""
 
 
 class Sandbox:
@@ -80,6 +89,10 @@ class Sandbox:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
+        self.path = os.environ.get("PYTHONPATH", "")
+        """PYTHONPATH of what is started here: another version than the installed one is measured by it."""
+        self.prefix: list[str] = []
+        """Words before each command."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -87,31 +100,35 @@ class Sandbox:
         return {
             "HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "COLUMNS": "160", MARK: str(self.folder),
             "RAY_USAGE_STATS_ENABLED": "0", "DO_NOT_TRACK": "1",
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),  # to measure another version than the installed one
+            "PYTHONPATH": self.path,
         }
 
     def time(self, command: list[str], watch: Watcher | None = None, *, work_in: Path | None = None) -> Sitting:
         """Runs a command to its end; the trainable lies in `work_in`, if not here. Raises RuntimeError if it fails."""
-        stamp = (work_in or self.folder) / "first-report"
-        stamp.unlink(missing_ok=True)
+        notes = work_in or self.folder
+        for old in (*notes.glob("*-report"), *notes.glob("code-*")):
+            old.unlink()
         with (self.folder / "said").open("wb") as said:
             typed = time.time()
             process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                start_new_session=True,
+                [*self.prefix, *command], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=said,
+                stderr=said, start_new_session=True,
             )
-            if watch is not None:
-                watch(process)
             limit = threading.Timer(LIMIT_SECONDS, process.kill)
             limit.start()
+            if watch is not None:
+                watch(process)
             _, status, usage = os.wait4(process.pid, 0)
             ended = time.time()
             limit.cancel()
             code = process.returncode = os.waitstatus_to_exitcode(status)
         if code:
             raise RuntimeError(f"{command} ended with {code}:\n{(self.folder / 'said').read_text()[-4000:]}")
-        first = float(stamp.read_text()) - typed if stamp.exists() else float("nan")
-        return Sitting(typed=typed, process=ended - typed, first_report=first, cpu=usage.ru_utime + usage.ru_stime)
+        first, last = (_stamp(notes / name) for name in ("first-report", "last-report"))
+        return Sitting(
+            typed=typed, process=ended - typed, first_report=first - typed, last_report=ended - last,
+            cpu=usage.ru_utime + usage.ru_stime,
+        )
 
     def processes(self) -> list[int]:
         """Those that were started from here and still run."""
@@ -132,6 +149,11 @@ class Sandbox:
             return False
 
 
+def _stamp(file: Path) -> float:
+    """The time that a trainable has written; not a number where it never came to that."""
+    return float(file.read_text()) if file.exists() else float("nan")
+
+
 @contextmanager
 def sandbox() -> Iterator[Sandbox]:
     """A fresh sandbox; what was started from it and all that it wrote is gone afterwards."""
@@ -146,7 +168,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 def write_spec(folder: Path, work: Work, **changes: Any) -> dict[str, Any]:
     """Writes the trainable and the specification of our side, and returns the specification."""
-    (folder / "work.py").write_text(TRAIN.format(stamp=str(folder / "first-report"), seconds=work.seconds))
+    (folder / "work.py").write_text(TRAIN.format(folder=str(folder), seconds=work.seconds))
     spec = {
         "name": "bench", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
         "search": "random", "trials": work.trials, "max_steps": work.reports, "concurrency": 2, **changes,

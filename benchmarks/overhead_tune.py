@@ -23,13 +23,15 @@ from ray import tune  # noqa: E402
 
 def train(config: dict[str, Any]) -> None:
     """As many reports as asked for, one each `seconds`."""
+    folder = Path(config["folder"])
+    first = folder / "first-report"
     for _ in range(config["reports"]):
         if config["seconds"]:
             time.sleep(config["seconds"])
         tune.report({"score": config["x"], **{f"m{n}": config["x"] / (n + 1) for n in range(config["metrics"] - 1)}})
-        stamp = Path(config["folder"], "first-report")
-        if not stamp.exists():
-            stamp.write_text(str(time.time()))
+        if not first.exists():
+            first.write_text(str(time.time()))
+    (folder / "last-report").write_text(str(time.time()))
 
 
 def main(trials: int, reports: int, seconds: float, folder: Path, metrics: int = 1) -> None:
