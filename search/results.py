@@ -11,7 +11,6 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.samplers import Result, Steps
 from regrow.search.schedulers import FINAL
 
-
 _TEACHING = frozenset({Created, Proposed, Retired, Ended, Revived})
 """The events after which there may be something to be learnt."""
 

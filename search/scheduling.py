@@ -26,7 +26,6 @@ from regrow.search.schedulers import (
 )
 from regrow.search.spec import Spec
 
-
 _TOLD = frozenset({Opened, Proposed, Started, Decided, Retired, Revived, Ended})
 """The events that are news to a scheduler; most events of a log are none: 1 us each."""
 
