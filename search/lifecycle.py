@@ -209,5 +209,10 @@ def mermaid_of_attempts() -> str:
 
 def _diagram(table: Mapping[tuple[S, M], S], first: str, last: list[S]) -> str:
     lines = ["stateDiagram-v2", f"    [*] --> {first}"]
-    lines += [f"    {a} --> {b}: {m}" for (a, m), b in table.items()]
+    lines += [f"    {before} --> {after}: {what}" for (before, what), after in table.items() if before != after]
+    stays: dict[S, list[M]] = {}
+    for (before, what), after in table.items():
+        if before == after:
+            stays.setdefault(before, []).append(what)  # several arrows of a state to itself are drawn on one another
+    lines += [f"    note left of {state}: {', '.join(several)}" for state, several in stays.items()]
     return "\n".join([*lines, *(f"    {s} --> [*]" for s in last)])
