@@ -108,8 +108,8 @@ class Happenings:
         history = self.history
         counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
         told = f"{history.ended} of {history.total} trials ended" + (f" ({counts})" if counts else "")
-        if history.best is not None and (best := history.trials[history.best].best) is not None:
-            told += f"; best: trial {history.best}, {history.spec.objective.name} {best[0]:.6g} at step {best[1]}"
+        if (leader := history.leader) is not None and (best := leader.best) is not None:
+            told += f"; best: trial {leader.number}, {history.spec.objective.name} {best[0]:.6g} at step {best[1]}"
         return told
 
     def _opened(self, event: Opened) -> list[Happening]:
@@ -139,15 +139,15 @@ class Happenings:
 
     def _improved(self, t: float) -> list[Happening]:
         history = self.history
-        if history.best is None or (best := history.trials[history.best].best) is None:
+        trial = history.leader
+        if trial is None or (best := trial.best) is None:
             return []
         value, step = best
-        sign = 1.0 if history.spec.objective.mode == "max" else -1.0
+        metric = history.spec.objective
         # After a loss the best is what is left for a while: no news, and neither are the steps that are done again.
-        if self._best_value is not None and sign * value <= sign * self._best_value:
+        if self._best_value is not None and metric.sign * value >= metric.sign * self._best_value:
             return []
         self._best_value = value
-        trial, metric = history.trials[history.best], history.spec.objective
         payload = {
             "attempt": trial.curve.attempt_at(step), "step": step, "value": value, "metric": metric.name, "mode": metric.mode,
             "config": history.spec.space.nest(history.path(trial.number, step)[-1]),
@@ -188,8 +188,8 @@ class Happenings:
         history = self.history
         closing = history.closing.why if history.closing is not None else ""
         best = None
-        if history.best is not None and (found := history.trials[history.best].best) is not None:
-            best = {"trial": history.best, "value": found[0], "step": found[1]}
+        if (leader := history.leader) is not None and (found := leader.best) is not None:
+            best = {"trial": leader.number, "value": found[0], "step": found[1]}
         payload = {
             "why": closing, "trials": len(history.trials), "best": best,
             "counts": {state.value: n for state, n in history.counts.items() if n},

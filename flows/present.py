@@ -140,7 +140,7 @@ def _wasted(history: History) -> list[str]:
 def _trials(history: History) -> list[str]:
     spec = history.spec
     parameters = sorted({key for trial in history.trials for key in trial.config})
-    sign = -1.0 if spec.objective.mode == "max" else 1.0
+    sign = spec.objective.sign
     ranked = sorted(history.trials, key=lambda t: (t.best is None, sign * t.best[0] if t.best else 0.0, t.number))
     rows: list[Sequence[object]] = []
     for trial in ranked[:MOST_TRIALS]:
