@@ -15,8 +15,7 @@ from prefect.states import Cancelled, Completed, Failed
 from regrow.tasks import capture, output
 from regrow.tasks.attempt import Finished, run_attempt
 from regrow.tasks.logs import captured_logs
-from regrow.tasks.messages import Assignment, Desk, Host, Job
-from regrow.tasks.mlflow_port import Records
+from regrow.tasks.messages import Assignment, Desk, Host, Job, Records
 from regrow.tasks.names import task_name, task_tags
 from regrow.tasks.ports import Store
 
