@@ -60,7 +60,8 @@ _ENDING = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT"
 _CHOSEN = "MLFLOW_EXPERIMENT_ID"
 """Also set by `mlflow.set_experiment`, which holds in the whole process: an MLflow experiment of the training's own choice."""
 _SET = (
-    "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_CONTEXT", ARTIFACT_ROOT, *_SETTINGS, *_OF_A_SERVER, *_OF_A_FILE,
+    "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_CONTEXT", "MLFLOW_RUN_ID", ARTIFACT_ROOT,
+    *_SETTINGS, *_OF_A_SERVER, *_OF_A_FILE,
 )
 
 
@@ -177,7 +178,7 @@ class _Calls:
         self._monitor: Any = None
         self._chosen: str | None = None
         self._active: str | None = None
-        """Of a training whose calls are thrown away: the MLflow experiment that it had chosen."""
+        """The MLflow experiment that had been chosen before, by its variable and by `set_experiment`; None for none."""
         renewed(self)
 
     def renew(self) -> None:
@@ -192,13 +193,16 @@ class _Calls:
         return self._begun and "mlflow" in sys.modules
 
     def begin(self) -> None:
-        """Sets the variables, once the trial's run is there, or in `scratch` if that cannot be had."""
+        """Sets the variables, once the trial's run is there; if it cannot be had, what is logged goes to `scratch`."""
         self._begun = True
         self._tracked, why = self._find()
+        if self._tracked is None and self._source is not None:
+            _LOG.warning("trial %d: what the training itself logs to MLflow is lost in this attempt: %s", self._lease[0], why)
+        os.environ.pop("MLFLOW_RUN_ID", None)
+        if self._tracked is None or "mlflow" not in sys.modules:
+            # Before mlflow is imported the training cannot have chosen: it was whoever started the worker (`mlflow run`, say).
+            self._chosen = os.environ.pop(_CHOSEN, None)
         if self._tracked is None:
-            if self._source is not None:
-                line = "trial %d: what the training itself logs to MLflow is lost in this attempt: %s"
-                _LOG.warning(line, self._lease[0], why)
             self._throw_away()
         else:
             os.environ |= self._variables(self._tracked)
@@ -236,15 +240,14 @@ class _Calls:
         found = {name: os.environ.get(name, value) for name, value in kind.items()}
         found |= {"MLFLOW_TRACKING_URI": uri, "MLFLOW_RUN_CONTEXT": json.dumps(tags)}
         if _CHOSEN not in os.environ:
-            # By name: one that is found by its id is an error at a server of the training's own.
-            found.setdefault("MLFLOW_EXPERIMENT_NAME", tracked.experiment_name)
+            # By name: an id is an error at a server of the training's own.
+            found["MLFLOW_EXPERIMENT_NAME"] = tracked.experiment_name
         if self._source.artifact_root is not None:
             found[ARTIFACT_ROOT] = self._source.artifact_root
         return found
 
     def _throw_away(self) -> None:
         """Has MLflow write to `scratch`, where an MLflow experiment that the training chose before is not: it is put aside."""
-        self._chosen = os.environ.pop(_CHOSEN, None)
         self._active = choose_experiment(None) if "mlflow" in sys.modules else None
         os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
         os.environ |= {

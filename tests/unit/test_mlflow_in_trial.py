@@ -41,6 +41,7 @@ class Source:
 def environment():
     return {name for name in os.environ if name.startswith("MLFLOW")}
 
+os.environ |= {"MLFLOW_RUN_ID": "of `mlflow run`", "MLFLOW_EXPERIMENT_ID": "5"}
 before = environment()
 with own_calls(Source(), (3, 1), Path("."), reported=tuple):
     import json, csv
@@ -50,8 +51,9 @@ with own_calls(Source(), (3, 2), Path("."), reported=tuple):
     assert importlib.util.find_spec("mlflow") is not None
     assert Source.asked == [(False, 3, 2)]
     assert os.environ["MLFLOW_TRACKING_URI"] == Source.tracking_uri
+    assert not {"MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID"} & environment()
     import mlflow.utils
-assert Source.asked == [(False, 3, 2)] and environment() == before, environment() ^ before
+assert Source.asked == [(False, 3, 2)] and environment() == before - {"MLFLOW_EXPERIMENT_ID"}, environment() ^ before
 assert mlflow.__spec__.loader.__class__.__name__ == "SourceFileLoader"
 assert not [one for one in sys.meta_path if type(one).__module__.startswith("regrow")]
 """
