@@ -214,20 +214,21 @@ class _Calls:
             return None, ""
         if self._forked:
             return None, "this is a process that the training forked before it imported mlflow itself; import it before"
-        scheme, _, place = self._source.tracking_uri.partition(":///")
-        if scheme == "sqlite" and "?" not in place and not Path(place).is_file():
-            # It would be made here, for nobody.
-            return None, (
-                "MLflow's records are a file on the driver's machine, which is not this one; with a tracking server in"
-                " MLFLOW_TRACKING_URI they can be had from all"
-            )
         began = time.monotonic()
         while True:
             tracked, trouble = self._source.run_of(*self._lease)
             if tracked is not None:
-                return tracked, ""
+                break
             if time.monotonic() - began > (PATIENCE_SECONDS if trouble is None else TROUBLE_SECONDS):
                 return None, trouble or f"it did not have the trial's run within {PATIENCE_SECONDS:.0f} s"
+        scheme, _, place = self._source.tracking_uri.partition(":///")
+        if scheme == "sqlite" and "?" not in place and not Path(place).is_file():
+            # The recorder has made it by now, elsewhere; here it would be made for nobody.
+            return None, (
+                "MLflow's records are a file on the driver's machine, which is not this one; with a tracking server in"
+                " MLFLOW_TRACKING_URI they can be had from all"
+            )
+        return tracked, ""
 
     def _variables(self, tracked: Tracked) -> dict[str, str]:
         assert self._source is not None
