@@ -28,10 +28,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from regrow.infra.mlflow_check import check
 from regrow.infra.mlflow_in_trial_private import ARTIFACT_ROOT, choose_experiment
 from regrow.infra.mlflow_sink import EXPERIMENT_TAG
 from regrow.tasks import variables
 from regrow.tasks.addresses import shown
+from regrow.tasks.errors import UserError
 from regrow.tasks.forking import renewed
 from regrow.tasks.messages import RecordsAway
 from regrow.tasks.names import task_name
@@ -43,6 +45,8 @@ PATIENCE_SECONDS = 60.0
 """How long an attempt waits for the recorder to have made the trial's run, as long as nothing is known to be in the way."""
 TROUBLE_SECONDS = 3.0
 """How long it waits for one that says that MLflow is away."""
+CHECK_SECONDS = 5.0
+"""How long MLflow may take to answer the worker's first request."""
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -228,6 +232,10 @@ class _Calls:
                 "MLflow's records are a file on the driver's machine, which is not this one; with a tracking server in"
                 " MLFLOW_TRACKING_URI they can be had from all"
             )
+        try:
+            check(self._source.tracking_uri, CHECK_SECONDS)
+        except UserError as error:  # the recorder reaches it, this machine does not
+            return None, str(error)
         return tracked, ""
 
     def _variables(self, tracked: Tracked) -> dict[str, str]:

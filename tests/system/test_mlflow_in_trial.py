@@ -238,17 +238,19 @@ def test_a_server_of_the_users_own_gets_what_is_logged_there(recorded: Recorded,
 
 def test_calls_in_a_module_that_is_only_looked_at_leave_nothing(recorded: Recorded, tmp_path: Path) -> None:
     with nowhere():
-        mlflow.set_experiment("something else")
+        mlflow.set_experiment("something")
+        mlflow.set_experiment("something else")  # its id is none of ours
         mlflow.log_metric("own", 1.0)
         mlflow.log_text("hello", "a.txt")
     assert "MLFLOW_EXPERIMENT_ID" not in os.environ
     assert recorded.runs() == []
     with attempt(recorded, tmp_path):
         mlflow.log_metric("own", 1.0)
-    assert len(recorded.below()) == 1, "what it has chosen does not hold any longer"
+    [run] = recorded.below()
+    assert run.info.experiment_id == recorded.trial.info.experiment_id, "what it has chosen does not hold any longer"
 
 
-@pytest.mark.parametrize("why", ["the server is away", "a file of another machine"])
+@pytest.mark.parametrize("why", ["the server is away", "a file of another machine", "a server that this machine does not reach"])
 def test_without_its_run_the_trial_goes_on_and_says_why(
     recorded: Recorded, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -258,13 +260,15 @@ def test_without_its_run_the_trial_goes_on_and_says_why(
     place = recorded.tracking_uri
     if "file" in why:
         recorded.tracking_uri = f"sqlite:///{tmp_path}/not/here.db"
+    elif "reach" in why:
+        recorded.tracking_uri = "http://127.0.0.1:9"
     else:
         recorded.away = why
     with attempt(recorded, tmp_path, 2):
         mlflow.log_metric("own", 1.0)
         mlflow.log_text("hello", "a.txt")
     assert "what the training itself logs to MLflow is lost in this attempt: " in caplog.text
-    assert ("the server is away" if "server" in why else "MLFLOW_TRACKING_URI") in caplog.text
+    assert ("the server is away" if recorded.away else "MLFLOW_TRACKING_URI") in caplog.text
     assert not (tmp_path / "not").exists()
     recorded.tracking_uri, recorded.away = place, None
     assert recorded.runs() == []

@@ -28,12 +28,14 @@ from regrow.tasks.messages import RecordsAway
 from tests.unit.office import Bench, Office
 
 ASKED = """
-import importlib.util, os, sys, threading
+import importlib.util, os, sys, tempfile
 from pathlib import Path
 from regrow.infra.mlflow_in_trial import Tracked, own_calls
 
+file = tempfile.NamedTemporaryFile()
+
 class Source:
-    tracking_uri, artifact_root, asked = "http://127.0.0.1:9", None, []
+    tracking_uri, artifact_root, asked = f"sqlite:///{file.name}", None, []
     def run_of(self, *lease):
         self.asked.append(("mlflow" in sys.modules, *lease))
         return Tracked(run_id="r", experiment_id="1", experiment_name="digits", id="id"), None
