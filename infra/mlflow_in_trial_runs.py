@@ -88,7 +88,10 @@ class OwnRuns:
         """`chosen`: the MLflow experiment that the training chose, if it did."""
         self._client, self._tracked, self._attempt = MlflowClient(tracking_uri), tracked, attempt
         places = [tracked.experiment_id, *filter(None, [chosen])]
-        self._runs = [run for run in own_runs(self._client, places, tracked.id, trial) if _attempt(run) <= attempt]
+        found = list(own_runs(self._client, places, tracked.id, trial))
+        self._runs = [run for run in found if _attempt(run) <= attempt]
+        self._overtaken = len(self._runs) < len(found)
+        """Whether a later attempt runs: this one had been given up, and nothing of it counts."""
 
     def end(self, status: str) -> None:
         """Ends those that are open: of threads, of forked children, of an attempt that was killed. Puts all below the trial's
@@ -113,7 +116,7 @@ class OwnRuns:
             if _attempt(run) == self._attempt and run.data.tags.get(PARENT_TAG) == self._tracked.run_id:
                 params |= run.data.params
                 metrics |= {name: value for name, value in run.data.metrics.items() if name not in ours}
-        if not params and not metrics:
+        if self._overtaken or not (params or metrics):
             return
         there, now = self._client.get_run(self._tracked.run_id).data.params, int(time.time() * 1000)
         for some in _portions([Metric(name, value, now, 0) for name, value in metrics.items()], _POINTS):

@@ -192,10 +192,12 @@ def test_after_a_kill_and_a_rewind_no_step_is_twice_in_a_run_and_nothing_stays_o
     assert recorded.points(first, "own") == [(step, float(step)) for step in range(6)]
     assert recorded.points(second, "own") == [(4, 40.0), (5, 50.0), (6, 60.0)]
     assert recorded.points(recorded.trial, "own") == [(0, 60.0)]
-    with suppress(RuntimeError), attempt(recorded, tmp_path, 1):  # an attempt that was given up and says something later
+    MlflowClient(recorded.tracking_uri).update_run(second.info.run_id, status="RUNNING")  # as while it runs
+    with suppress(RuntimeError), attempt(recorded, tmp_path, 1):  # one that was given up, and says something later
         mlflow.log_metric("own", -1.0)
         raise RuntimeError
-    assert [run.info.status for run in recorded.below()] == ["KILLED", "FINISHED", "FAILED"]
+    assert [run.info.status for run in recorded.below()] == ["KILLED", "RUNNING", "FAILED"]
+    assert recorded.trial.data.metrics["own"] == 60.0
 
 
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's and MLflow's of each other
