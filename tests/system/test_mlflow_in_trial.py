@@ -281,6 +281,17 @@ def test_without_its_run_the_trial_goes_on_and_says_why(
     assert experiment.name == "mine", "what it chose holds again"
 
 
+def test_the_machines_load_is_in_the_trials_run(recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+    until = time.monotonic() + 60
+    with own_calls(recorded, (0, 1), tmp_path / "scratch", reported=lambda: {"accuracy"}, system_metrics=True):
+        while not any(name.startswith("system/") for name in recorded.trial.data.metrics):
+            assert time.monotonic() < until
+            time.sleep(0.1)  # MLflow's thread tells nobody
+    assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}
+    assert recorded.runs() == []
+
+
 def test_a_call_that_is_wrong_still_says_so(recorded: Recorded, tmp_path: Path) -> None:
     with pytest.raises(MlflowException, match="Names may only contain"), attempt(recorded, tmp_path):
         mlflow.log_metric("what?", 1.0)

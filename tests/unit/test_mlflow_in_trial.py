@@ -178,6 +178,19 @@ def test_a_forked_child_that_imports_mlflow_first_asks_nobody(tmp_path: Path, mo
         in_a_forked_child(check)
 
 
+def test_a_forked_child_that_comes_back_from_the_training_ends_nothing_of_the_attempt(tmp_path: Path) -> None:
+    process = os.getpid()
+    try:
+        with own_calls(None, (0, 1), tmp_path, reported=tuple):
+            child = os.fork()
+            if child == 0:
+                raise RuntimeError
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        if os.getpid() != process:
+            os._exit(0 if "MLFLOW_TRACKING_URI" in os.environ else 1)
+
+
 def test_the_private_names_of_mlflow_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = choose_experiment(None)
     try:
