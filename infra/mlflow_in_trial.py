@@ -301,7 +301,10 @@ class _Calls:
 
 
 class _BeforeImport(MetaPathFinder):
-    """Calls once, right before mlflow is imported or looked for, and finds nothing itself."""
+    """Calls once, right before mlflow is imported or looked for, and finds nothing itself.
+
+    Variables that were set as each attempt begins would have every trial wait for its run, also where nothing is logged.
+    """
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
