@@ -49,11 +49,12 @@ from regrow.infra.environment import collected
 from regrow.infra.executor import RayExecutor, Shared
 from regrow.infra.experiments import Prepared, prepare
 from regrow.infra.joining import joined, slots, widest
+from regrow.infra.mlflow_in_trial import RayRecords
 from regrow.infra.nodes import Nodes
 from regrow.infra.places import Places, replay
 from regrow.infra.prefect_server import answers
 from regrow.infra.presence import present
-from regrow.infra.recorder import RayRecords, start_recorder
+from regrow.infra.recorder import start_recorder
 from regrow.infra.run_logs import RunLogs
 from regrow.infra.sources import code_changed
 from regrow.infra.spare import spares

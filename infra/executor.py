@@ -16,8 +16,7 @@ from regrow.infra.joining import TRIAL_ENV
 from regrow.infra.nodes import MARKET_LABEL, Nodes
 from regrow.search.spec_parts import Resources
 from regrow.tasks.executor import AttemptLost, Carried
-from regrow.tasks.messages import Assignment, Job
-from regrow.tasks.mlflow_port import Records
+from regrow.tasks.messages import Assignment, Job, Records
 from regrow.tasks.names import task_name
 from regrow.tasks.ports import Store
 from regrow.tasks.run_trial import run_trial

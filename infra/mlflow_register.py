@@ -18,6 +18,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 
+from regrow.infra.mlflow_in_trial_runs import own_runs
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import MlflowSink
 from regrow.search.history import History
@@ -33,8 +34,8 @@ def register_best(
 ) -> str | None:
     """Registers the best trial's model as a new version of `name`, unless it is one already; returns why it could not.
 
-    That model is the last one that the user's code logged in the trial's run, with its signature; where there is none, the
-    files of the checkpoint of the best step. Raises what MLflow or the store raises.
+    That model is the last one that the trial's training logged itself, in whatever MLflow experiment, with its signature; where
+    there is none, the files of the checkpoint of the best step. Raises what MLflow or the store raises.
     """
     best = history.leader
     if best is None or best.best is None:
@@ -50,10 +51,12 @@ def register_best(
     }
     if _is_registered(client, name, tags):
         return None
-    models = client.search_logged_models(
-        [sink.mlflow_experiment_id], filter_string=f"source_run_id = '{run_id}'",
-        order_by=[{"field_name": "creation_timestamp", "ascending": False}],
-    )
+    places = [place.experiment_id for place in client.search_experiments()]
+    sources = [run_id, *(run.info.run_id for run in own_runs(client, places, history.id, best.number))]
+    models = [
+        model for source in sources for model in client.search_logged_models(places, filter_string=f"source_run_id = '{source}'")
+    ]
+    models.sort(key=lambda model: int(model.creation_timestamp), reverse=True)
     ready = [model for model in models if str(model.status) == str(LoggedModelStatus.READY)]
     model_id = next((model.model_id for model in ready if model.name != _CHECKPOINT), None)
     about = f"Trial {best.number} of {history.spec.name}: {history.objective.name} = {value:.6g} at step {step}."

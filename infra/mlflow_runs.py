@@ -57,8 +57,6 @@ class Runs:
         self.history = History()
         self._generation: dict[int, int] = {}
         """How often a trial's curve was cut back: each time a new MLflow run continues it."""
-        self._cuts: dict[int, list[int]] = {}
-        """By trial: until when (ms) what was done before each of those holds; 0 for none of it."""
         self._metrics: dict[str, None] = {}
         """The names of all metrics that were reported."""
         self._rows: dict[int, list[Row]] = {}
@@ -165,12 +163,6 @@ class Runs:
         """What is known of every run that is not superseded, the parent first; nothing counts as taken."""
         return [self._parent_update(), *map(self._trial_update, self.history.trials)]
 
-    @property
-    def recorded(self) -> tuple[str, ...]:
-        """The names of the metrics that are written here: what was reported, and what we make of it."""
-        ours = mlflow_parent.best_metric(self.history.objective.name), mlflow_parent.BEST_STEP
-        return tuple(dict.fromkeys([*self._metrics, *ours]))
-
     def skip(self) -> None:
         """Forgets the updates since the last call: MLflow has them already."""
         self._parent, self._retired, self._files = False, [], {}
@@ -194,16 +186,6 @@ class Runs:
     def current_key(self, trial: int) -> str:
         """The key of the run in which a trial's curve is."""
         return _key(trial, self._generation.get(trial, 0))
-
-    def superseded(self, trial: int) -> list[tuple[str, int]]:
-        """The keys of the runs that a trial's current one continues, and until when (ms) what is in each still holds."""
-        found, until = list[tuple[str, int]](), None
-        for number in range(self._generation.get(trial, 0), 0, -1):
-            cut = self._cuts[trial][number - 1]
-            until = cut if until is None else min(until, cut)
-            if until > 0:
-                found.append((_key(trial, number - 1), until))
-        return found
 
     def _note_environment(self, event: Opened) -> None:
         if not event.environment:  # a coordinator's, or a log of before it was collected
@@ -244,7 +226,6 @@ class Runs:
         self._generation[trial.number] = self._generation.get(trial.number, 0) + 1
         self._rows.pop(trial.number, None)
         self._again.add(trial.number)
-        self._cuts.setdefault(trial.number, []).append(_ms(trial.curve.times[event.restored - 1]) if event.restored else 0)
         return True
 
     def _trial_update(self, trial: Trial) -> RunUpdate:

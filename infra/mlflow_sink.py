@@ -156,6 +156,11 @@ class MlflowSink:
         """MLflow's id of the experiment, for links into its UI. Known once `load()` was called."""
         return self._open_writer().mlflow_experiment_id
 
+    @property
+    def mlflow_experiment_name(self) -> str:
+        """The MLflow experiment's name."""
+        return self._target.experiment_name
+
     def load(self) -> Recorded:
         """Create, find or restore the MLflow experiment and read which of our runs it holds.
 

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from regrow.infra import mlflow_ending, notes
 from regrow.infra.log import Segments, full
+from regrow.infra.mlflow_in_trial import Tracked
 from regrow.infra.mlflow_runs import Runs
 from regrow.infra.mlflow_sink import MlflowSink, SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, replay
@@ -25,7 +26,6 @@ from regrow.infra.rows import reports
 from regrow.search.events import Began, Created, Opened, decode
 from regrow.search.history import History, specification
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.mlflow_port import Tracked
 
 GATHER_SECONDS = 0.5
 """Between two writes: many small updates of one trial become one, and a transaction is worth its while."""
@@ -233,9 +233,9 @@ class Recorder:
                 run_id = sink.run_id(key) if key is not None else None
                 if run_id is not None:
                     self._asked.discard((trial, attempt))
-                    before = tuple((found, ms) for old, ms in runs.superseded(trial) if (found := sink.run_id(old)) is not None)
                     self._tracked[trial, attempt] = Tracked(
-                        run_id=run_id, experiment_id=sink.mlflow_experiment_id, reported=runs.recorded, superseded=before
+                        run_id=run_id, experiment_id=sink.mlflow_experiment_id,
+                        experiment_name=sink.mlflow_experiment_name, id=runs.history.id,
                     )
                 elif runs.is_over(trial, attempt):
                     self._asked.discard((trial, attempt))
@@ -266,24 +266,6 @@ class Recorder:
 
 def _last_word(places: Places, name: str) -> mlflow_ending.Made:
     return mlflow_ending.made(replay(places.store(name), name), places)
-
-
-class RayRecords:
-    """The recorder as an attempt sees it: the Records port over an actor handle."""
-
-    def __init__(self, actor: Any, tracking_uri: str, artifact_root: str | None) -> None:
-        self._actor = actor
-        self.tracking_uri, self.artifact_root = tracking_uri, artifact_root
-
-    def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
-        """See Records."""
-        try:
-            found: tuple[Tracked | None, str | None] = ray.get(self._actor.run_of.remote(trial, attempt), timeout=10.0)
-        except ray.exceptions.GetTimeoutError:  # busy: many ask at once
-            return None, None
-        except ray.exceptions.RayError as error:
-            return None, f"the recorder does not answer: {error}"
-        return found
 
 
 def start_recorder(coordinator: str, places: Places, name: str) -> Any:

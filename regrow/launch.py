@@ -22,6 +22,7 @@ from regrow.infra.experiments import Prepared, make_importable, prepare
 from regrow.infra.joining import check_room, environment, joined, slots, warm_up
 from regrow.infra.mlflow_catch_up import is_recorded, record_missing
 from regrow.infra.mlflow_check import check as check_mlflow
+from regrow.infra.mlflow_in_trial import nowhere
 from regrow.infra.mlflow_sink import SinkRefused, SinkUnavailable
 from regrow.infra.places import Places, survey
 from regrow.infra.quiet import QUIET
@@ -32,7 +33,6 @@ from regrow.search.spec import Spec
 from regrow.tasks.addresses import shown
 from regrow.tasks.command import INTERPRETERS
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
-from regrow.tasks.mlflow_calls import nowhere
 from regrow.tasks.traces import in_a_line, user_trace
 from regrow.tasks.trainable import adapt, as_a_script, find, glance, locate, parsed
 from regrow.tasks.variables import within

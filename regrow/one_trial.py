@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import structs
 
 from regrow.infra.joining import environment
+from regrow.infra.mlflow_in_trial import nowhere
 from regrow.infra.stores.local import LocalStore
 from regrow.search.domains import Json
 from regrow.search.errors import SpecError
@@ -26,7 +27,6 @@ from regrow.search.spec import Spec
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
 from regrow.tasks.messages import Assignment, Job, Order, Progress
-from regrow.tasks.mlflow_calls import nowhere
 from regrow.tasks.variables import within
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,7 @@ from regrow.tasks import checkpoints, output
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.command import CommandFailed
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Arrival, Assignment, Desk, Host, Job, Order
-from regrow.tasks.mlflow_calls import own_calls
-from regrow.tasks.mlflow_port import Records
+from regrow.tasks.messages import Arrival, Assignment, Desk, Host, Job, Order, Records, RecordsAway
 from regrow.tasks.overdue import Overdue
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
@@ -91,12 +89,13 @@ def run_attempt(
             if begins:
                 trial = Trial(job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step)
                 listening.enter_context(host.listen(reporter.notice))
-                lease = assignment.trial, assignment.attempt
-                own = own_calls(records, lease, scratch, reported=trial.metrics, system_metrics=job.system_metrics)
+                own: AbstractContextManager[object] = nullcontext() if records is None else records.own_calls(
+                    assignment.trial, assignment.attempt, scratch=scratch, reported=trial.metrics,
+                    system_metrics=job.system_metrics,
+                )
                 try:
-                    overdue = Overdue(job, assignment, reporter, _leaving(host))
-                    with own if records is not None else nullcontext(), overdue.watching():
-                        outcome = _train_here(job, store, trial, reporter)
+                    with Overdue(job, assignment, reporter, _leaving(host)).watching():
+                        outcome = _train_here(job, store, trial, reporter, own)
                 finally:
                     host.end_children()
                 step = trial.step
@@ -185,11 +184,11 @@ def _finish_saving(writer: CheckpointWriter, trial: int, *, fenced: bool) -> Non
 _Outcome = tuple[Outcome, Cause, str, str]
 
 
-def _train_here(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome:
+def _train_here(job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object]) -> _Outcome:
     """A child that the trainable has forked and that comes back from it is no attempt: it ends."""
     process, status = os.getpid(), 1
     try:
-        outcome = _train(job, store, trial, reporter)
+        outcome = _train(job, store, trial, reporter, own)
         if os.getpid() != process:
             status = int(bool(outcome[3]))
             sys.stderr.write(outcome[3])
@@ -201,11 +200,11 @@ def _train_here(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Ou
             os._exit(status)
 
 
-def _train(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome:
+def _train(job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object]) -> _Outcome:
     cut_short = not trial.complete
     if reporter.order.reason == "":
         try:
-            with as_a_script(job.trainable, job.folder):
+            with own, as_a_script(job.trainable, job.folder):
                 train = load(job, store)
                 if job.enough is not None:
                     trial.enough_if(find(job.enough, job.folder))
@@ -218,6 +217,8 @@ def _train(job: Job, store: Store, trial: Trial, reporter: Reporter) -> _Outcome
             return "failed", error.cause, str(error), error.trace
         except StoreError as error:
             return _failed("infrastructure", f"the store failed: {error}")
+        except RecordsAway as error:
+            return _failed("infrastructure", one_line(str(error)))
         except MemoryError as error:
             return "failed", "infrastructure", "out of memory", user_trace(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is an outcome

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -184,3 +185,21 @@ class Host(Protocol):
         (node=True) is about to go away.
         """
         ...
+
+
+class Records(Protocol):
+    """The tracking server that the experiment is recorded in, for what a training logs there by itself."""
+
+    def own_calls(
+        self, trial: int, attempt: int, *, scratch: Path, reported: Callable[[], Collection[str]], system_metrics: bool
+    ) -> AbstractContextManager[object]:
+        """Within the block, which loads and runs the training, what it logs by itself belongs to the attempt.
+
+        `scratch` is a folder that goes away with the attempt; `reported` gives the names of the metrics that it reports;
+        `system_metrics`: whether the machine's load is to be recorded, too. Raises RecordsAway.
+        """
+        ...
+
+
+class RecordsAway(Exception):
+    """The training needed the tracking server, which did not answer: the attempt ends, another one goes on without it."""

@@ -8,8 +8,7 @@ from regrow.tasks import capture, output
 from regrow.tasks.attempt import Finished, run_attempt
 from regrow.tasks.executor import Carried
 from regrow.tasks.logs import LogRelay
-from regrow.tasks.messages import Assignment, Desk, Host, Job, Viewers
-from regrow.tasks.mlflow_port import Records
+from regrow.tasks.messages import Assignment, Desk, Host, Job, Records, Viewers
 from regrow.tasks.ports import Store
 
 SHORT_SECONDS = 0.05

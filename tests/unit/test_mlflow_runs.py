@@ -281,26 +281,3 @@ def test_a_write_that_is_repeated_changes_nothing() -> None:
         write(mlflow, runs.take())
     assert mlflow == whole(events)
     assert isinstance(events[1], Opened)
-
-
-def test_a_run_continues_those_before_it_each_until_the_last_step_that_still_stands() -> None:
-    runs = Runs(partial(reports, []))
-    for event in rewound():
-        runs.apply(event)
-    (_, first), (_, row), *_ = kept(rewound())[0]
-    assert runs.superseded(0) == [("trial-0000", int(row.t * 1000))]
-    assert runs.recorded == (*row.metrics, "best_score", "best_step"), "none of these is a metric of the user's own"
-    again: list[AnyEvent] = [
-        ended("lost", "preempted", attempt=2), Started(t=10.0, trial=0, attempt=3),
-        Began(t=11.0, trial=0, attempt=3, node="node-3", restored=1),
-    ]
-    for event in again:
-        runs.apply(event)
-    assert runs.superseded(0) == [("trial-0000.1", int(first.t * 1000)), ("trial-0000", int(first.t * 1000))]
-    lost: list[AnyEvent] = [
-        rows(2, 0.5, attempt=3), ended("lost", "preempted", attempt=3), Started(t=12.0, trial=0, attempt=4),
-        Began(t=13.0, trial=0, attempt=4, node="node-4", restored=0),
-    ]
-    for event in lost:
-        runs.apply(event)
-    assert runs.superseded(0) == [], "it has begun anew"

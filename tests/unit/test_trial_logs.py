@@ -179,25 +179,6 @@ def test_no_lock_is_held_while_a_line_is_told() -> None:
     assert done.stdout == "fine", done.stderr
 
 
-LOOKED_FOR = """
-import importlib.util, sys
-from regrow.tasks.mlflow_import import when_imported
-calls = []
-with when_imported(lambda: calls.append("mlflow" in sys.modules)):
-    assert importlib.util.find_spec("mlflow") is not None
-    assert calls == []
-    import mlflow
-    import mlflow.tracking
-assert calls == [True], calls
-assert mlflow.__spec__.loader.__class__.__name__ == "SourceFileLoader"
-"""
-
-
-def test_mlflow_is_noticed_also_after_somebody_asked_whether_it_is_there() -> None:
-    done = subprocess.run([sys.executable, "-c", LOOKED_FOR], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_two_processes_with_the_same_attempt_lose_nothing_of_each_other() -> None:
     store, keeper = MemoryStore(), Keeper()
     store.create(key(0, 1, 1), encode([line("another's")]))
