@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.events.clients import PrefectEventsClient
@@ -14,7 +15,10 @@ from prefect.events.worker import EventsWorker, emit_events_to_cloud
 from prefect.task_engine import run_task_async
 from prefect.utilities.engine import emit_task_run_state_change_event
 
-__all__ = ["Labels", "be_patient", "emit_state", "no_small_talk", "run_task_async"]
+__all__ = ["Labels", "emit_state", "events_kept", "no_small_talk", "run_task_async"]
+
+CHECKPOINT_SECONDS = 10.0
+"""Between two questions to the server whether it has all events; also how late it hears of them after it was away."""
 
 
 class Labels(list[str]):
@@ -28,16 +32,20 @@ class Labels(list[str]):
         return iter(())
 
 
-def be_patient(seconds: int) -> None:
-    """Have what this process emits wait for a server that is away, with one try a second: Prefect drops it after 10 s.
+@contextmanager
+def events_kept() -> Iterator[None]:
+    """Within the block, events that a server which is away cannot take are kept, and sent when it is back.
 
-    0: as Prefect has it.
+    Prefect's client keeps what was not confirmed. Its ten tries for each event take 8 s, during which all others wait, and the
+    process does not end before; here there are two, and a look every ten seconds whether the server is back.
     """
     if emit_events_to_cloud():  # a client of another kind, for a server that is not away
+        yield
         return
-    if seconds:
-        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=seconds)
-    else:
+    EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=1, checkpoint_interval=CHECKPOINT_SECONDS)
+    try:
+        yield
+    finally:
         EventsWorker.set_client_override(None)
 
 

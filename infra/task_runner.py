@@ -35,13 +35,11 @@ from prefect.task_runners import TaskRunner
 from prefect.tasks import Task
 from prefect.utilities.collections import visit_collection
 
-from regrow.infra.prefect_private import be_patient, no_small_talk, run_task_async
+from regrow.infra.prefect_private import events_kept, no_small_talk, run_task_async
 
 if TYPE_CHECKING:
     from typing import Self
 
-PATIENCE_SECONDS = 600
-"""How long news of task runs wait for a server that is away."""
 LEAVE_SECONDS = 10.0
 """How long the end of a flow waits for task runs that it did not wait for itself; they are told as crashed."""
 
@@ -90,7 +88,6 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
             self._loop.call_soon_threadsafe(self._leaving.set)
             self._thread.join(LEAVE_SECONDS + 1.0)
             self._loop = self._thread = self._base = None
-            be_patient(0)
         super().__exit__(*exc_info)
 
     def submit(
@@ -162,7 +159,6 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
             run = functools.partial(context.run, asyncio.run, self._live(started))
             self._thread = threading.Thread(target=run, name="regrow-task-runs", daemon=True)
             no_small_talk()
-            be_patient(PATIENCE_SECONDS)
             self._thread.start()
             self._loop = started.result()
         return self._loop
@@ -170,7 +166,7 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
     async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         try:
             # A server that is away for a moment is no reason to refuse work; the flow has asked for its version already.
-            with temporary_settings({PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}):
+            with events_kept(), temporary_settings({PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}):
                 async with AsyncClientContext.get_or_create():
                     self._base, self._leaving = copy_context(), asyncio.Event()
                     started.set_result(asyncio.get_running_loop())

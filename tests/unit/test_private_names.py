@@ -14,11 +14,11 @@ PREFECT = {
     "prefect.utilities.engine:emit_task_run_state_change_event(task_run, initial_state, validated_state)":
         "the server hears of no task run's beginning, nor why one goes on",
     "prefect.events.worker:EventsWorker.set_client_override(client_type)":
-        "news of task runs are dropped after 10 s without the server",
+        "each event that a server which is away cannot take holds up all others for 8 s, and the end of the process",
     "prefect.events.worker:emit_events_to_cloud()":
-        "news for Prefect Cloud would be sent by the client for servers of one's own",
-    "prefect.events.clients:PrefectEventsClient(reconnection_attempts)":
-        "news of task runs are dropped after 10 s without the server",
+        "events for Prefect Cloud would be sent by the client for servers of one's own",
+    "prefect.events.clients:PrefectEventsClient(reconnection_attempts, checkpoint_interval)":
+        "the same, and a server that is back hears of it after half a minute",
 }
 
 
