@@ -20,7 +20,7 @@ from regrow.infra.log import Log, Superseded
 from regrow.infra.segments import Segment
 from regrow.search.events import Began
 from regrow.search.history import Attempt, History, fold
-from regrow.tasks import checkpoints
+from regrow.tasks import checkpoint_writer, checkpoints
 from regrow.tasks.ports import Store
 from tests.faults import cuts, tally
 from tests.faults.scenarios import SEED, go_on, uncut, whole
@@ -93,7 +93,7 @@ def commits_the_manifest_before_the_blobs() -> AbstractContextManager[object]:
         wrong: Any = _ManifestFirst(store)
         return save(wrong, *args, **kwargs)
 
-    return patch.object(checkpoints, "save", wrongly)
+    return patch.object(checkpoint_writer, "save", wrongly)
 
 
 def keeps_the_rows_beyond_the_restored_step() -> AbstractContextManager[object]:
