@@ -112,7 +112,8 @@ def test_a_driver_killed_at_any_moment_loses_nothing(desk: Desk) -> None:
         assert trial["state"] in ("done", "stopped")
         # One that was lost after it was decided to stop is stopped; nothing that had ended was run again.
         assert outcomes[-1] == trial["state"] or (outcomes[-1], trial["state"]) == ("lost", "stopped")
-        assert set(outcomes[:-1]) <= {"lost"}
+        # Its cluster is told to end after the driver, so an attempt may still save a checkpoint and say that it leaves.
+        assert set(outcomes[:-1]) <= {"lost", "preempted"}
     assert {s for (s,) in mlflow(desk, "select status from runs where lifecycle_stage = 'active'")} == {"FINISHED"}
     doubled = "select count(*) from metrics join runs using (run_uuid) where lifecycle_stage = 'active' group by run_uuid, key, step having count(*) > 1"
     assert mlflow(desk, doubled) == []

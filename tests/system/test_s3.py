@@ -101,7 +101,8 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
         " order by name, step",
     )
     assert points == [(f"trial-{n:04d}", step) for n in range(6) for step in (1, 2, 3, 4, 5)]
-    assert "trial 0 attempt" in there.run("logs", "spot", 0).stdout
+    # Of one that ran after the kill: the last words of what the killed machine had just finished may be lost.
+    assert "trial 5 attempt" in there.run("logs", "spot", 5).stdout
     there.run("best", "spot", "--save", "best")
     assert (there.folder / "best" / "model.json").is_file()
     assert not (there.folder / ".regrow").exists()
