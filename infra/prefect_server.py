@@ -76,7 +76,7 @@ class PrefectServer:
     embedded: bool
 
     def environment(self) -> dict[str, str]:
-        """The variables with which a process (a worker, the driver) talks to this server and to no other."""
+        """The variables with which a process talks to this server and to no other."""
         return {**CLIENT_ENVIRONMENT, "PREFECT_API_URL": self.api_url}
 
 
