@@ -198,7 +198,7 @@ def _sitting(
     """One sitting: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not isinstance(context.task_runner, OffloadTaskRunner):
-        raise RuntimeError("the flow `run` runs on a OffloadTaskRunner")
+        raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
     spec, places, store = prepared.spec, prepared.places, prepared.store
     environment = collected(prepared.folder, spec.program)
     if prepared.before is not None and (line := code_changed(prepared.before, environment)):

@@ -28,6 +28,7 @@ from regrow.flows.present import artifact_key
 from regrow.infra import cluster
 from regrow.infra.log import full
 from regrow.infra.prefect_server import answers
+from regrow.infra.run_logs import is_away
 from regrow.search.events import Closed, Opened, decode
 
 TELL_SECONDS = 2.0
@@ -41,7 +42,6 @@ AWAY_SECONDS = 5.0
 MOST_WAITING = 5000
 """Happenings that are remembered meanwhile; then the oldest go."""
 MOST_AT_ONCE = 200
-TOO_MANY_REQUESTS, SERVER_ERROR = 429, 500
 
 
 class _Teller:
@@ -119,13 +119,11 @@ class _Teller:
             if fresh:
                 self._show(*shown)
                 self._progress_told = now
-        except httpx.HTTPStatusError as refused:
-            if refused.response.status_code >= SERVER_ERROR or refused.response.status_code == TOO_MANY_REQUESTS:
+        except httpx.HTTPError as error:
+            if is_away(error):
                 return False
-            logging.getLogger("regrow").info("Prefect refuses what it is told: %s", refused)
+            logging.getLogger("regrow").info("Prefect refuses what it is told: %s", error)
             self._waiting.clear()  # it would be refused again
-        except httpx.HTTPError:
-            return False
         return True
 
     def _send(self, batch: Sequence[Happening]) -> None:

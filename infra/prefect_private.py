@@ -1,4 +1,6 @@
-"""What of Prefect is used that its documentation does not promise. Nothing else of ours reaches below its public names.
+"""What of Prefect's engine and events is used that its documentation does not promise.
+
+How a flow run is begun (`regrow/launch.py`) and the server (`infra/prefect_process.py`) use names of their own.
 
 Each name is in the canary test (`tests/unit/test_private_names.py`), with what breaks without it.
 """

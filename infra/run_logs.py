@@ -27,6 +27,16 @@ LAST_SECONDS = 5.0
 """How long the end waits for the server to have them all."""
 
 
+_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
+
+
+def is_away(error: httpx.HTTPError) -> bool:
+    """Whether Prefect's server is away or overloaded, and may take the same later; otherwise it refuses it."""
+    if not isinstance(error, httpx.HTTPStatusError):
+        return True
+    return error.response.status_code >= _SERVER_ERROR or error.response.status_code == _TOO_MANY_REQUESTS
+
+
 class RunLogs:
     """Takes lines in and sends them. Thread-safe."""
 
@@ -71,14 +81,14 @@ class RunLogs:
         try:
             for task_run, line in more():
                 self.add(task_run, line)
-            while self._waiting and answers(str(self._client.api_url), 0.0):
-                batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
-                try:
-                    self._client.create_logs(batch)
-                except httpx.HTTPStatusError as refused:
-                    logging.getLogger("regrow").info("Prefect refuses logs: %s", refused)
-                except httpx.HTTPError:
+        except Exception:  # the cluster may be lost, and what is shown to people is no reason to end an experiment
+            logging.getLogger("regrow").info("lines for Prefect were lost", exc_info=True)
+        while self._waiting and answers(str(self._client.api_url), 0.0):
+            batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
+            try:
+                self._client.create_logs(batch)
+            except httpx.HTTPError as error:
+                if is_away(error):
                     self._waiting.extendleft(reversed(batch))
                     return
-        except Exception:  # what is shown to people is no reason to end an experiment
-            logging.getLogger("regrow").info("lines for Prefect were lost", exc_info=True)
+                logging.getLogger("regrow").info("Prefect refuses logs: %s", error)  # it would again

@@ -23,7 +23,7 @@ def task_run_id(experiment_id: str, trial: int) -> UUID:
 
 
 def task_tags(trial: int, attempt: int) -> list[str]:
-    """The tags of a trial's task run; its worker adds `node:<name>`, and `spot` on a spot machine."""
+    """The tags of a trial's task run; when an attempt ends, `node:<name>` is added, and `spot` on a spot machine."""
     return [f"trial:{trial}", f"attempt:{attempt}"]
 
 
