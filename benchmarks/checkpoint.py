@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regrow.infra import s3_server
+from regrow.infra.local import s3_server
 from regrow.infra.stores import open_store
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.checkpoints import clone, restore, save

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from regrow.infra.specfile import read_spec
-from regrow.infra.tables import Table
+from regrow.infra.exports.recorded import Table
+from regrow.infra.state.spec_file import read_spec
 from regrow.search.spec import Spec
 
 Config = Mapping[str, Any]

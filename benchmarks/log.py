@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.log import Log
-from regrow.infra.segments import PREFIX
+from regrow.infra.log.log import Log
+from regrow.infra.log.segments import PREFIX
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, encode
@@ -102,7 +102,7 @@ import sys, time, resource
 from pathlib import Path
 start = time.perf_counter()
 if sys.argv[1] == "ours":
-    from regrow.infra.places import replay
+    from regrow.infra.log.reading import replay
     from regrow.infra.stores.local import LocalStore
     history = replay(LocalStore(Path(sys.argv[2])))
     points = sum(len(trial.rows) for trial in history.trials)

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from benchmarks.overhead_memory import Memory
 from benchmarks.overhead_sides import MARK, Sandbox, sandbox
-from regrow.infra.places import Places, replay
+from regrow.infra.log.reading import replay
+from regrow.infra.state.places import Places
 
 MOST_MB, MOST_SECONDS = 12_000.0, 600.0
 TRAIN = """

@@ -9,7 +9,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from regrow.infra.mlflow_sink import MlflowSink, RunUpdate
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.updates import RunUpdate
 
 PARENT = RunUpdate(key="experiment", name="digits", start_ms=1_700_000_000_000, parent=True)
 

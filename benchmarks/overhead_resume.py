@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.overhead_sides import Sandbox, Sitting, Work, parts, write_spec
-from regrow.infra.ledger import COMPACT_EVERY
-from regrow.infra.log import Log
-from regrow.infra.mlflow_runs import Runs
-from regrow.infra.mlflow_sink import MlflowSink
-from regrow.infra.places import Places, read_events
+from regrow.infra.coordinator.ledger import COMPACT_EVERY
+from regrow.infra.log.log import Log
+from regrow.infra.log.reading import read_events
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search import samplers
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Created, Ended, Opened, Reported, Row, Started, encode

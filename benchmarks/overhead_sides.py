@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from regrow.infra.places import Places, read_events
+from regrow.infra.log.reading import read_events
+from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Began, Closed, Ended, Opened, Reported
 
 MARK = "REGROW_BENCH"

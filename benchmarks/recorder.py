@@ -18,8 +18,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.infra.mlflow_catch_up import is_recorded
-from regrow.infra.places import Places, read_events
+from regrow.infra.log.reading import read_events
+from regrow.infra.mlflow.catch_up import is_recorded
+from regrow.infra.state.places import Places
 from regrow.search.events import Began, Ended
 
 TRAIN = """

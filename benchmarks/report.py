@@ -22,10 +22,10 @@ from typing import Any
 
 import optuna
 
-from regrow.infra.optuna_study import study
-from regrow.infra.places import Places
-from regrow.infra.report import html
-from regrow.infra.rows import Rows
+from regrow.infra.exports.optuna_study import study
+from regrow.infra.log.rows import Rows
+from regrow.infra.report.report import html
+from regrow.infra.state.places import Places
 from regrow.search.events import Reported
 from regrow.search.history import History
 from regrow.search.simulator import Availability, FunctionObjective, simulate

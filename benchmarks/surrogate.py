@@ -23,7 +23,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from benchmarks.clock import Config, Task
-from regrow.infra.specfile import read_spec
+from regrow.infra.state.spec_file import read_spec
 from regrow.search import samplers
 from regrow.search.domains import Choice
 from regrow.search.samplers.cube import modelled, position

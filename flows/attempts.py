@@ -24,10 +24,10 @@ from prefect.exceptions import Abort, ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelled, Completed, Failed, Pending, Running
 from prefect.tasks import Task
 
-from regrow.infra.prefect_private import Labels, emit_state
-from regrow.infra.prefect_server import answers
-from regrow.infra.run_logs import RunLogs
-from regrow.infra.task_runner import OffloadTaskRunner
+from regrow.infra.prefect.private import Labels, emit_state
+from regrow.infra.prefect.run_logs import RunLogs
+from regrow.infra.prefect.server import answers
+from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.search.events import Cause
 from regrow.tasks.attempt import Finished
 from regrow.tasks.executor import AttemptLost, Carried, Executor

@@ -10,11 +10,11 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from regrow.flows.interrupts import Interrupts
-from regrow.infra.claim import Opening
-from regrow.infra.coordinator import Coordinator
-from regrow.infra.coordinator_actor import is_ours
-from regrow.infra.experiments import Prepared
-from regrow.infra.places import replay
+from regrow.infra.coordinator.actor import is_ours
+from regrow.infra.coordinator.claim import Opening
+from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.log.reading import replay
+from regrow.infra.state.experiments import Prepared
 from regrow.search.events import Status
 from regrow.search.history import History
 

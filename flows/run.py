@@ -36,30 +36,33 @@ from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
 from regrow.flows.attempts import Attempts
 from regrow.flows.ending import cut_short
 from regrow.flows.interrupts import Interrupts, interrupts
-from regrow.flows.present import PICTURES, publish
 from regrow.flows.settling import settled
 from regrow.flows.stopping import stop_requests
-from regrow.flows.telling import told
-from regrow.infra import cluster, obituary
-from regrow.infra.claim import Opening
-from regrow.infra.collection import collect
-from regrow.infra.coordinator import Instructions
-from regrow.infra.coordinator_actor import RayDesk, lost, start_coordinator
-from regrow.infra.environment import collected
-from regrow.infra.executor import RayExecutor, Shared
-from regrow.infra.experiments import Prepared, prepare
-from regrow.infra.joining import joined, slots, widest
-from regrow.infra.mlflow_in_trial import RayRecords
-from regrow.infra.nodes import Nodes
-from regrow.infra.places import Places, replay
-from regrow.infra.prefect_server import answers
-from regrow.infra.presence import present
-from regrow.infra.recorder import start_recorder
-from regrow.infra.run_logs import RunLogs
-from regrow.infra.sources import code_changed
-from regrow.infra.spare import spares
-from regrow.infra.specfile import read_spec
-from regrow.infra.task_runner import OffloadTaskRunner
+from regrow.infra.coordinator.actor import RayDesk, lost, start_coordinator
+from regrow.infra.coordinator.claim import Opening
+from regrow.infra.coordinator.coordinator import Instructions
+from regrow.infra.local import obituary
+from regrow.infra.log.reading import replay
+from regrow.infra.mlflow.in_trial import RayRecords
+from regrow.infra.mlflow.recorder import start_recorder
+from regrow.infra.prefect.artifacts import PICTURES, publish
+from regrow.infra.prefect.publisher import told
+from regrow.infra.prefect.run_logs import RunLogs
+from regrow.infra.prefect.server import answers
+from regrow.infra.prefect.task_runner import OffloadTaskRunner
+from regrow.infra.ray import cluster
+from regrow.infra.ray.executor import RayExecutor, Shared
+from regrow.infra.ray.joining import joined, slots, widest
+from regrow.infra.ray.nodes import Nodes
+from regrow.infra.ray.warm_pool import spares
+from regrow.infra.state.collection import collect
+from regrow.infra.state.driver_lock import driving
+from regrow.infra.state.environment import collected
+from regrow.infra.state.experiments import Prepared, prepare
+from regrow.infra.state.places import Places
+from regrow.infra.state.presence import present
+from regrow.infra.state.sources import code_changed
+from regrow.infra.state.spec_file import read_spec
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.spec import Spec
@@ -119,7 +122,7 @@ def run(
         _announce(line)
     if get_current_settings().api.url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
-    with prepared.places.held(name), interrupts() as asked:
+    with driving(prepared.places, name), interrupts() as asked:
         asked.heed()
         if asked.begun is None:  # else it has begun since the cluster before this one was lost
             with joined(prepared.spec) as ray_cluster:

@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from regrow.flows.attempts import Attempts
-from regrow.infra.task_runs import mend, settle, unfinished
+from regrow.infra.prefect.task_runs import mend, settle, unfinished
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.names import task_name, task_run_id

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from regrow.flows.interrupts import Interrupts
-from regrow.infra.experiments import take_stop_requests
+from regrow.infra.state.experiments import take_stop_requests
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Store
 

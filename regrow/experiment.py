@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regrow.infra import notes
-from regrow.infra.places import Places, replay
+from regrow.infra.log.reading import replay
+from regrow.infra.state import notes
+from regrow.infra.state.places import Places
 from regrow.result import Result
 from regrow.search.history import History
 from regrow.search.spec import COMMAND, Spec

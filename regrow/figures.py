@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:

@@ -16,17 +16,19 @@ from typing import Any
 from uuid import UUID
 
 from regrow.flows.interrupts import interrupts
-from regrow.infra import metadata, prefect_server
-from regrow.infra.environment import begin_collecting
-from regrow.infra.experiments import Prepared, make_importable, prepare
-from regrow.infra.joining import check_room, environment, joined, slots, warm_up
-from regrow.infra.mlflow_catch_up import is_recorded, record_missing
-from regrow.infra.mlflow_check import check as check_mlflow
-from regrow.infra.mlflow_in_trial import nowhere
-from regrow.infra.mlflow_sink import SinkRefused, SinkUnavailable
-from regrow.infra.places import Places, survey
-from regrow.infra.quiet import QUIET
-from regrow.infra.surroundings import direct, raise_file_limit
+from regrow.infra.log.reading import survey
+from regrow.infra.machine.surroundings import direct, raise_file_limit
+from regrow.infra.mlflow.catch_up import is_recorded, record_missing
+from regrow.infra.mlflow.check import check as check_mlflow
+from regrow.infra.mlflow.in_trial import nowhere
+from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
+from regrow.infra.prefect import server as prefect_server
+from regrow.infra.prefect.settings import QUIET
+from regrow.infra.ray import metadata
+from regrow.infra.ray.joining import check_room, environment, joined, slots, warm_up
+from regrow.infra.state.environment import begin_collecting
+from regrow.infra.state.experiments import Prepared, make_importable, prepare
+from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.spec import Spec

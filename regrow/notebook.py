@@ -17,8 +17,8 @@ from rich.console import Console
 from regrow.cli import text
 from regrow.cli.live.board import Board
 from regrow.cli.live.viewer import Viewer, standing
-from regrow.infra import views
-from regrow.infra.log import Segments
+from regrow.infra.log.log import Segments
+from regrow.infra.views import summaries
 from regrow.search.history import History, Trial
 
 PERIOD_SECONDS = 0.5
@@ -111,7 +111,7 @@ class NotebookViewer(Viewer):
         if history.opened is None:
             parts.append("<div>starting ...</div>")
         else:
-            status = views.status(history, alive=not over)
+            status = summaries.status(history, alive=not over)
             head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
             parts.append(f"<div><b>{escape(history.spec.name)}</b> is {escape(status)}: {escape(head)}</div>")
             running = [history.trials[number] for number in sorted(history.running)]

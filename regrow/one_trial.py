@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec import structs
 
-from regrow.infra.joining import environment
-from regrow.infra.mlflow_in_trial import nowhere
+from regrow.infra.mlflow.in_trial import nowhere
+from regrow.infra.ray.joining import environment
 from regrow.infra.stores.local import LocalStore
 from regrow.search.domains import Json
 from regrow.search.errors import SpecError

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
-from regrow.infra import views
-from regrow.infra.places import Places
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 from regrow.search.history import Attempt, History, Trial
 
 
@@ -99,7 +99,7 @@ class BestResult:
 
 def best_result(history: History, places: Places, source: Checkpoints) -> BestResult | None:
     """The best one, None before the first report."""
-    found = views.best(history)
+    found = summaries.best(history)
     if found is None:
         return None
     trial = history.trials[found["trial"]]
@@ -112,7 +112,7 @@ def best_result(history: History, places: Places, source: Checkpoints) -> BestRe
 
 def trial_result(history: History, trial: Trial, places: Places) -> TrialResult:
     """What is known of a trial."""
-    standing = views.standing_step(history, trial)
+    standing = summaries.standing_step(history, trial)
     value, step = trial.best or (None, None)
     name = history.spec.name
     return TrialResult(

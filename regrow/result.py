@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regrow.figures import Figures
-from regrow.infra import notes, views
-from regrow.infra.log import Cut, Log
-from regrow.infra.places import Places
-from regrow.infra.rows import Rows
+from regrow.infra.log.log import Cut, Log
+from regrow.infra.log.rows import Rows
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 from regrow.records import BestResult, TrialResult, best_result, trial_result
 from regrow.search.events import decode
 from regrow.search.history import History, Trial
@@ -57,7 +59,7 @@ class Result:
     def refresh(self) -> Result:
         """Reads on where the log was read before, and returns itself. Raises CorruptLog for a damaged log."""
         cut: list[Cut] = []
-        self._alive = self._places.running(self.name)  # first: what ends meanwhile counts as ended, not as interrupted
+        self._alive = runs(self._places, self.name)  # first: what ends meanwhile counts as ended, not as interrupted
         for number, lines in Log.read(self._store, after=self._segment, on_cut=cut.append):
             for line in lines[self._lines :]:
                 self._history.apply(decode(line))
@@ -77,7 +79,7 @@ class Result:
     @property
     def status(self) -> str:
         """running, finished, stopped, interrupted or failed."""
-        return views.status(self._history, alive=self._alive)
+        return summaries.status(self._history, alive=self._alive)
 
     @property
     def notes(self) -> list[str]:
@@ -139,7 +141,7 @@ class Result:
     def points(self) -> list[dict[str, Any]]:
         """Every (trial, step) once, with the attempt that reported it and its metrics."""
         with self._rows.sorted() as found:
-            return list(views.points(found))
+            return list(summaries.points(found))
 
     def load_checkpoint(
         self, trial: int | None = None, step: int | None = None, folder: str | Path | None = None
@@ -155,7 +157,8 @@ class Result:
                 raise UserError(f"no trial of {self.name!r} has a best value yet; name one: load_checkpoint(trial=...)")
             trial = self._history.best
         found = self._trial(trial)
-        saved = found.checkpoint_at(views.standing_step(self._history, found)) if step is None else found.checkpoints.get(step)
+        standing = summaries.standing_step(self._history, found)
+        saved = found.checkpoint_at(standing) if step is None else found.checkpoints.get(step)
         if saved is None:
             kept = ", ".join(map(str, found.checkpoints)) or "none"
             wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
@@ -173,7 +176,7 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, one self-contained HTML file; returns its path. Raises UserError if it cannot be written."""
-        from regrow.infra.report import html
+        from regrow.infra.report.report import html
 
         page = html(self._rows, self._places, alive=self._alive, now=time.time(), notes=notes.read(self._store))
         try:
@@ -188,7 +191,7 @@ class Result:
         `storage` is SQLAlchemy's URL of a database, such as sqlite:///x.db; None: in memory. Raises UserError where that cannot
         be used, or has a study of that name already.
         """
-        from regrow.infra.optuna_study import study
+        from regrow.infra.exports.optuna_study import study
 
         return study(self._history, storage=storage, name=study_name, places=self._places)
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from regrow.infra.task_runner import OffloadTaskRunner, remote_options
+from regrow.infra.prefect.task_runner import OffloadTaskRunner, remote_options
 
 __all__ = ["OffloadTaskRunner", "remote_options"]

@@ -77,7 +77,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ between versions.
     `code` is the SHA-256 of the pickled trainable, if it has no import path. `settings`: the keys of the specification that may
     change from sitting to sitting, where they differ from those of `Created`.
-    `environment`: what the driver found of its code and its machine, see `infra/environment.py`; empty where a coordinator opens.
+    `environment`: what the driver found of its code and its machine; empty where a coordinator opens.
     `retry_failed`: the user wants the trials that have failed by now to be tried again.
     """
 

@@ -1,7 +1,7 @@
 """The specification of an experiment: one frozen, validated form, whether it came from YAML or from Python.
 
 Its keys, their defaults and their checks live here; what stands below them is in `spec_parts.py`, how a mistake is told in
-`spec_errors.py`; files are read in `infra/specfile.py`. The search space is parsed by `space.py`, the names under
+`spec_errors.py`; files are read in `infra/state/spec_file.py`. The search space is parsed by `space.py`, the names under
 `search` and `schedule` are known to their registries.
 """
 

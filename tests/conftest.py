@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra import s3_server
-from regrow.infra.processes import Guard
+from regrow.infra.local import s3_server
+from regrow.infra.machine.processes import Guard
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script: processes of tests inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from docs.site.specification import as_text
-from regrow.flows import happenings
+from regrow.infra.prefect import events as prefect_events
 from regrow.search import events
 
 
@@ -22,7 +22,7 @@ def page() -> str:
 
 def of_prefect() -> str:
     """Markdown: the table, and what it says below it, of the module that makes them."""
-    told = inspect.getdoc(happenings) or ""
+    told = inspect.getdoc(prefect_events) or ""
     table = told[told.index("| event |") :]
     return re.sub(r"<(\w+)>", lambda name: name[1].upper(), table)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from regrow.infra import views
-from regrow.infra.places import Places
-from regrow.infra.rows import Rows, Sorted
+from regrow.infra.log.rows import Rows, Sorted
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 from regrow.search.domains import Choice, Constant, Domain, Int, Json
 from regrow.search.events import Row
 from regrow.search.history import History, Trial
@@ -51,7 +51,7 @@ def trials(found: Rows, places: Places | None = None) -> Table:
     """
     history = found.history
     shown = history.trials
-    rows = [t.curve.shown(views.standing_step(history, t)) for t in shown]
+    rows = [t.curve.shown(summaries.standing_step(history, t)) for t in shown]
     own: list[tuple[str, Kind, Iterable[Any]]] = [
         ("trial", "whole", (t.number for t in shown)),
         ("state", "text", (t.state.value for t in shown)),
@@ -65,7 +65,7 @@ def trials(found: Rows, places: Places | None = None) -> Table:
         ("seconds", "number", (_seconds(t) for t in shown)),
         ("node", "text", (next((a.node for a in reversed(t.attempts) if a.node), None) for t in shown)),
         ("reason", "text", ((t.attempts[-1].message or None) if t.attempts else None for t in shown)),
-        ("checkpoint", "text", (views.checkpoint(history, t, places) for t in shown)),
+        ("checkpoint", "text", (summaries.checkpoint(history, t, places) for t in shown)),
     ]
     table = [Column(name=name, kind=kind, cells=list(cells)) for name, kind, cells in own]
     for parameter in history.spec.space.parameters:

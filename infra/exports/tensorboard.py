@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from regrow.infra.rows import Rows, Sorted
+from regrow.infra.log.rows import Rows, Sorted
 from regrow.search.domains import Choice, Constant, Float, Int, Json
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState

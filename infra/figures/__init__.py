@@ -17,7 +17,7 @@ from regrow.infra.figures import (
     timeline,
     wasted_work,
 )
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

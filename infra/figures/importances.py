@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regrow.infra.figures.look import COLOURS, finished, safe
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search.history import History
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def importances(history: History) -> dict[str, float]:
         return {}
     import optuna
 
-    from regrow.infra.optuna_study import study
+    from regrow.infra.exports.optuna_study import study
     from regrow.search.samplers.optuna_study_model import quiet
 
     with quiet():

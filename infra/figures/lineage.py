@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.figures import parameters, series
 from regrow.infra.figures.look import BEST, GREY, finished, safe, shade
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search.history import History, Trial
 
 if TYPE_CHECKING:

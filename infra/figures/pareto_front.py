@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search.history import Trial
 from regrow.search.spec_parts import Metric
 

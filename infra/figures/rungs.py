@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, objective_axis, safe
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 

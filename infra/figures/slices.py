@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures import parameters, series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, logarithmic, objective_axis, safe
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search.history import History, Trial
 
 if TYPE_CHECKING:

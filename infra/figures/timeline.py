@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from regrow.infra.figures.look import COLOURS, GREY, finished, safe
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search.history import Attempt, History
 
 if TYPE_CHECKING:

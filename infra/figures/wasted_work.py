@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regrow.infra.figures.look import COLOURS, finished
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search import cost, waste
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from regrow.cli.ui import ui
 from regrow.cli.up import up
 from regrow.cli.verify import verify
 from regrow.cli.watch import watch
-from regrow.infra.log import CorruptLog
-from regrow.infra.surroundings import direct
+from regrow.infra.log.log import CorruptLog
+from regrow.infra.machine.surroundings import direct
 from regrow.search.errors import SpecError
 from regrow.tasks.addresses import shown
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError

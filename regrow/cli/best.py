@@ -11,8 +11,9 @@ import typer
 from regrow.cli import text
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
-from regrow.infra import views
-from regrow.infra.places import Places, replay
+from regrow.infra.log.reading import replay
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 from regrow.tasks.errors import UserError
 
 
@@ -30,11 +31,11 @@ def best(
     """Print the best configuration, ready to paste."""
     places = Places.at(state)
     history = replay(places.known(name), name)
-    view = views.best(history)
+    view = summaries.best(history)
     if save is not None:
         _save_checkpoint(places, name, view, save)
     if schedule and view is not None:
-        view = views.schedule(history, view["trial"], view["step"])
+        view = summaries.schedule(history, view["trial"], view["step"])
     if as_json:
         print(json.dumps(view))
     elif schedule and view is not None:

@@ -14,10 +14,12 @@ from rich.text import Text
 from regrow.cli import text
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, StateOption
-from regrow.infra import notes
-from regrow.infra.comparison import Course, best_configuration, course, differing
-from regrow.infra.comparison import compare as compared
-from regrow.infra.places import Places, stream_events
+from regrow.infra.log.reading import stream_events
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
+from regrow.infra.views.comparison import Course, best_configuration, course, differing
+from regrow.infra.views.comparison import compare as compared
 from regrow.tasks.errors import UserError
 from regrow.tasks.traces import one_line
 
@@ -61,7 +63,7 @@ def _course(name: str, state: str | None) -> Course:
         raise UserError(f"{name}: no state root after the @; write NAME@STATE")
     places = Places.at(root or state)
     store = places.known(bare)
-    return course(name, stream_events(store), notes=notes.read(store), alive=places.running(bare))
+    return course(name, stream_events(store), notes=notes.read(store), alive=runs(places, bare))
 
 
 def _outcomes(view: dict[str, Any], labels: Sequence[str]) -> Table:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.copying import specification_like
-from regrow.infra.places import Places
+from regrow.infra.housekeeping.copying import specification_like
+from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regrow.cli.options import ServerFolderOption
-from regrow.infra import s3_server
+from regrow.infra.local import s3_server
 
 
 def down(folder: ServerFolderOption = None) -> None:

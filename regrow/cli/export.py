@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.places import Places, replayed
+from regrow.infra.log.reading import replayed
+from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 
 
@@ -38,7 +39,7 @@ def export(
     history = rows.history
     if optuna is not None:
         from regrow.infra.exports.optuna_database import shown_url
-        from regrow.infra.optuna_study import study
+        from regrow.infra.exports.optuna_study import study
 
         made = study(history, storage=optuna, name=study_name, places=places)
         where = shown_url(optuna)

@@ -11,8 +11,9 @@ import msgspec
 import typer
 
 from regrow.cli.options import JsonOption, NameArgument, StateOption
-from regrow.infra.places import Places
-from regrow.infra.trial_logs import TrialLogs
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
+from regrow.infra.views.trial_logs import TrialLogs
 from regrow.tasks.output import Line
 from regrow.tasks.traces import printable
 
@@ -34,7 +35,7 @@ def logs(
     found = TrialLogs(places.known(name), trial, attempt)
     while True:
         # Asked before the look: what an experiment that is over by then has written is seen by this look.
-        goes_on = follow and places.running(name)
+        goes_on = follow and runs(places, name)
         for number, line in found.new(time.time() if goes_on else None):
             print(_json(number, line) if as_json else _text(line), flush=follow)
         if found.over or not goes_on:

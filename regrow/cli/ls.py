@@ -17,9 +17,12 @@ from rich.text import Text
 from regrow.cli import tables, text
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, StateOption
-from regrow.infra import notes, views
-from regrow.infra.log import CorruptLog
-from regrow.infra.places import HalfRemoved, Places, replay
+from regrow.infra.log.log import CorruptLog
+from regrow.infra.log.reading import replay
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import HalfRemoved, Places
+from regrow.infra.views import summaries
 from regrow.search.history import History
 from regrow.tasks import disk
 from regrow.tasks.errors import UserError
@@ -75,7 +78,7 @@ def ls(
     if as_json:
         for one in found:
             if one.history is not None:
-                view = views.show(one.history, alive=one.status == "running", now=now, notes=one.notes)
+                view = summaries.show(one.history, alive=one.status == "running", now=now, notes=one.notes)
                 del view["trials"]
                 print(json.dumps({**view, "name": one.name, "last_t": round(one.history.t_last, 3), "bytes": one.size}))
     elif found:
@@ -98,7 +101,7 @@ def _listed(places: Places, name: str, *, size: bool) -> Listed:
     except HalfRemoved:
         return Listed(name=name, status="half-removed", size=places.size(name)[1] if size else None)
     return Listed(
-        name=name, status=views.status(history, alive=places.running(name)), history=history, notes=notes.read(store),
+        name=name, status=summaries.status(history, alive=runs(places, name)), history=history, notes=notes.read(store),
         size=places.size(name)[1] if size else None,
     )
 
@@ -121,7 +124,7 @@ def _table(found: Sequence[Listed], now: float) -> Table:
 
     for one in found:
         history = one.history
-        view = views.best(history) if history is not None else None
+        view = summaries.best(history) if history is not None else None
         add("name", one.name)
         add("status", one.status)
         add("trials", "" if history is None else f"{len(history.trials)}/{history.total}")

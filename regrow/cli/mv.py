@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.places import Places
-from regrow.infra.renaming import rename
+from regrow.infra.housekeeping.renaming import rename
+from regrow.infra.state.places import Places
 
 
 def mv(

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from regrow.cli import text
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra import notes
-from regrow.infra.mlflow_catch_up import tell_notes
-from regrow.infra.places import Places
+from regrow.infra.mlflow.catch_up import tell_notes
+from regrow.infra.state import notes
+from regrow.infra.state.places import Places
 
 
 def note(

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra import notes
 from regrow.infra.exports import destination
-from regrow.infra.places import Places, replayed
-from regrow.infra.rows import Rows
+from regrow.infra.log.reading import replayed
+from regrow.infra.log.rows import Rows
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 
 OURS = b'<meta name="generator" content="regrow'
@@ -43,11 +45,11 @@ def report(
     if png is not None:
         _pictures(rows, png)
         return
-    from regrow.infra.report import html
+    from regrow.infra.report.report import html
 
     if not stream:
         _check(file)
-    page = html(rows, places, alive=places.running(name), now=time.time(), notes=notes.read(store)).encode()
+    page = html(rows, places, alive=runs(places, name), now=time.time(), notes=notes.read(store)).encode()
     destination.put(file, [page])
     destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
     if browser:

@@ -8,7 +8,7 @@ import typer
 
 from regrow.cli.options import EventsOption, NameArgument, PortOption, QuietOption, StateOption
 from regrow.cli.session import run_session
-from regrow.infra.places import Places
+from regrow.infra.state.places import Places
 
 
 def resume(

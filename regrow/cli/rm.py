@@ -11,8 +11,9 @@ from rich.console import Console
 
 from regrow.cli import text
 from regrow.cli.options import StateOption
-from regrow.infra import removal, views
-from regrow.infra.places import Places
+from regrow.infra.housekeeping import removal
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 from regrow.tasks import disk
 from regrow.tasks.errors import UserError
 
@@ -56,4 +57,4 @@ def _estate(places: Places, name: str) -> str:
         return f"{name}: its log is damaged, {held}"
     count = len(history.trials)
     said = text.age(time.time() - history.t_last)
-    return f"{name}: {views.status(history, alive=False)}, {count} trial{text.ends(count)}, {held}, last heard of {said} ago"
+    return f"{name}: {summaries.status(history, alive=False)}, {count} trial{text.ends(count)}, {held}, last heard of {said} ago"

@@ -9,7 +9,7 @@ import typer
 
 from regrow.cli.options import EventsOption, PortOption, QuietOption, StateOption
 from regrow.cli.session import run_session
-from regrow.infra.places import Places
+from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 
 
@@ -23,7 +23,7 @@ def run(
     prefect_port: PortOption = None,
 ) -> None:
     """Run the experiment that FILE describes, or go on with it if it is there already."""
-    from regrow.infra.specfile import located, read_spec
+    from regrow.infra.state.spec_file import located, read_spec
 
     spec = read_spec(file)
     try:

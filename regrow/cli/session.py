@@ -7,8 +7,9 @@ from contextlib import nullcontext
 from typing import NoReturn
 
 from regrow.cli import exit_codes
-from regrow.infra import notes
-from regrow.infra.places import Places, replay
+from regrow.infra.log.reading import replay
+from regrow.infra.state import notes
+from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
 
 

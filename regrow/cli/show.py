@@ -10,8 +10,11 @@ from rich.text import Text
 from regrow.cli import tables, text
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
-from regrow.infra import notes, views
-from regrow.infra.places import Places, stream_events
+from regrow.infra.log.reading import stream_events
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 
 
 def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
@@ -24,10 +27,10 @@ def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = Fa
     store, board = places.known(name), Board(name)
     for event in stream_events(store):
         board.apply(event)
-    history, alive, now = board.history, places.running(name), time.time()
+    history, alive, now = board.history, runs(places, name), time.time()
     noted = notes.read(store)
     if as_json:
-        print(json.dumps(views.show(history, alive=alive, now=now, notes=noted)))
+        print(json.dumps(summaries.show(history, alive=alive, now=now, notes=noted)))
         return
     console = plain_console()
     for line in (*text.summary(history, places, alive=alive, now=now), *text.noted(noted)):

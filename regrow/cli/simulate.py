@@ -13,7 +13,7 @@ from rich.console import Console
 
 from regrow.cli import tables, text
 from regrow.cli.options import JsonOption
-from regrow.infra import views
+from regrow.infra.views import summaries
 
 
 def simulate(
@@ -28,8 +28,8 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate the experiment that FILE describes over recorded learning curves: hours of it in seconds, nothing is trained."""
-    from regrow.infra.specfile import read_spec
-    from regrow.infra.tables import Table, read_trace
+    from regrow.infra.exports.recorded import Table, read_trace
+    from regrow.infra.state.spec_file import read_spec
     from regrow.launch import check_search
     from regrow.search import simulator
     from regrow.search.errors import SearchCodeError, SpecError
@@ -67,7 +67,8 @@ def simulate(
             raise UserError(f"{log} cannot be written: {error.strerror}") from None
     history = run.history
     if as_json:
-        print(json.dumps({**views.show(history, alive=False, now=run.now), "workers": workers, "simulated_s": round(run.now, 3)}))
+        summary = summaries.show(history, alive=False, now=run.now)
+        print(json.dumps({**summary, "workers": workers, "simulated_s": round(run.now, 3)}))
         return
     console = Console(highlight=False)
     hours = text.duration(run.now) if run.now >= 60 else f"{run.now:.1f} s"

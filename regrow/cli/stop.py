@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.experiments import request_stop, withdraw_stop
-from regrow.infra.places import Places, survey
+from regrow.infra.log.reading import survey
+from regrow.infra.state.driver_lock import runs, runs_here
+from regrow.infra.state.experiments import request_stop, withdraw_stop
+from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
@@ -22,14 +24,14 @@ def stop(
     """Stop a running experiment: attempts save a checkpoint and end; `resume` goes on with it."""
     places = Places.at(state)
     store = places.known(name)
-    if not places.running(name):
+    if not runs(places, name):
         raise UserError(f"experiment {name!r} is not running; `regrow show {name}` says how it stands")
     request = request_stop(store)
     deadline = time.monotonic() + wait
-    while places.running(name):
+    while runs(places, name):
         if time.monotonic() > deadline:
             raise UserError(f"{name} was asked to stop but still runs after {wait:g} s; {_driver(store)}")
-        time.sleep(0.2 if places.alive(name) else 2.0)  # from afar it costs a request
+        time.sleep(0.2 if runs_here(places, name) else 2.0)  # from afar it costs a request
     withdraw_stop(store, request)  # its driver may have ended, or died, before it came to that
     print(f"{name} is stopped; `{places.command('resume', name)}` goes on")
 

@@ -11,8 +11,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from regrow.cli.text import config, ranked, value
-from regrow.infra import views
-from regrow.infra.rows import Sorted
+from regrow.infra.log.rows import Sorted
+from regrow.infra.views import summaries
 from regrow.search.history import History, Trial
 
 _AT_ONCE = 1000
@@ -50,7 +50,7 @@ def _width(console: Console, table: Table) -> int:
 def points(found: Sorted) -> Iterator[Table]:
     """Every step of every trial, as tables one below the other."""
     names = ["trial", "step", "attempt", *found.names]
-    rows = views.points(found)
+    rows = summaries.points(found)
     widths = [0] * len(names)
     part = list(islice(rows, _AT_ONCE))
     while True:

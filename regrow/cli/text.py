@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from regrow.infra import views
-from regrow.infra.notes import Notes
-from regrow.infra.places import Places
+from regrow.infra.state.notes import Notes
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 from regrow.search import cost, waste
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
@@ -91,7 +91,7 @@ def noted(notes: Notes) -> Iterator[str]:
 
 def summary(history: History, places: Places, *, alive: bool, now: float) -> Iterator[str]:
     """How an experiment stands, in a few lines."""
-    spec, status = history.spec, views.status(history, alive=alive)
+    spec, status = history.spec, summaries.status(history, alive=alive)
     yield f"{spec.name} is {status}: {len(history.trials)} of {history.total} trials ({counts(history)})"
     ran = duration(history.elapsed(now if alive else None))
     yield f"{spec.objective.mode} {spec.objective.name}, ran {ran}, wasted steps {history.lost_steps}"
@@ -100,7 +100,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         yield f"  {losses(kind, lost)}"
     if history.closing is not None and history.closing.why:
         yield f"it ended because {history.closing.why}"
-    if (line := views.code_line(history)) is not None:
+    if (line := summaries.code_line(history)) is not None:
         yield line
     if status != "running":
         yield from retry(history, places)
@@ -133,7 +133,7 @@ def losses(kind: str, lost: waste.Waste) -> str:
 
 def best(history: History, places: Places) -> Iterator[str]:
     """The best configuration, as YAML that can be pasted, and where its checkpoint is."""
-    view = views.best(history)
+    view = summaries.best(history)
     yield from _best(history)
     if view is not None and view["checkpoint"]:
         address = places.address(f"{history.spec.name}/{view['checkpoint']}")
@@ -142,7 +142,7 @@ def best(history: History, places: Places) -> Iterator[str]:
 
 
 def _best(history: History) -> Iterator[str]:
-    view = views.best(history)
+    view = summaries.best(history)
     if view is None:
         if history.spec.constraints and any(trial.step for trial in history.trials):
             yield f"no step met the constraints: {', '.join(history.spec.constraints)}"
@@ -150,11 +150,11 @@ def _best(history: History) -> Iterator[str]:
     yield f"best: trial {view['trial']}, {history.spec.objective.name} {view['value']:.6g} at step {view['step']}"
     for name, setting in view["config"].items():
         yield f"  {name}: {pasted(setting)}"
-    if front := views.front(history):
+    if front := summaries.front(history):
         yield f"Pareto front of {', '.join(metric.name for metric in history.spec.metrics)}, at the last steps:"
         for one in front:
             yield f"  trial {one['trial']}: {', '.join(value(number) for number in one['metrics'].values())}"
-    if means := views.repeats(history):
+    if means := summaries.repeats(history):
         first = means[0]
         numbers = f"{first['mean']:.6g} +- {first['sd']:.2g} over {first['count']} repeats"
         yield f"best configuration by the mean of its repeats: {numbers} (trials {', '.join(map(str, first['trials']))})"

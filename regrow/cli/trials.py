@@ -14,9 +14,10 @@ import typer
 from regrow.cli import tables
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
-from regrow.infra import views
-from regrow.infra.places import Places, replayed
-from regrow.infra.rows import Rows
+from regrow.infra.log.reading import replayed
+from regrow.infra.log.rows import Rows
+from regrow.infra.state.places import Places
+from regrow.infra.views import summaries
 from regrow.tasks.errors import UserError
 
 
@@ -47,14 +48,14 @@ def trials(
     elif history:
         with rows.sorted() as steps:
             if as_json:
-                for point in views.points(steps):
+                for point in summaries.points(steps):
                     print(json.dumps(point))
             else:
                 for table in tables.points(steps):
                     plain_console().print(table)
     elif as_json:
         for trial in found.trials:
-            print(json.dumps(views.trial_view(found, trial)))
+            print(json.dumps(summaries.trial_view(found, trial)))
     else:
         console = plain_console()
         console.print(tables.trials(found, console))

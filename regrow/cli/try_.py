@@ -40,7 +40,7 @@ def try_(
     keep: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Leave the last checkpoint's files here")] = None,
 ) -> None:
     """Try one trial of the experiment that FILE describes here and now: nothing is recorded, print and breakpoint() work."""
-    from regrow.infra.specfile import read_spec
+    from regrow.infra.state.spec_file import read_spec
     from regrow.launch import glance_at
     from regrow.one_trial import OneTrial, configuration, temporary_store
 

@@ -10,10 +10,12 @@ import typer
 from rich.console import Console
 
 from regrow.cli.options import PortOption, StateOption
-from regrow.infra import obituary, prefect_server
-from regrow.infra.mlflow_check import check
-from regrow.infra.mlflow_ui import mlflow_ui, runs_page
-from regrow.infra.places import Places, replay
+from regrow.infra.local import obituary
+from regrow.infra.log.reading import replay
+from regrow.infra.mlflow.check import check
+from regrow.infra.mlflow.ui import mlflow_ui, runs_page
+from regrow.infra.prefect import server as prefect_server
+from regrow.infra.state.places import Places
 from regrow.tasks.addresses import shown
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from regrow.cli.options import ServerFolderOption
-from regrow.infra import s3_server
+from regrow.infra.local import s3_server
 
 
 def up(

@@ -6,13 +6,14 @@ import sys
 
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.log import Log
-from regrow.infra.places import Places, stream_events, survey
+from regrow.infra.log.log import Log
+from regrow.infra.log.reading import stream_events, survey
+from regrow.infra.state.places import Places
 
 
 def verify(name: NameArgument, state: StateOption = None) -> None:
     """Recompute every decision of an experiment from its log."""
-    from regrow.infra.experiments import make_importable
+    from regrow.infra.state.experiments import make_importable
     from regrow.search.errors import SearchCodeError
     from regrow.search.events import encode
     from regrow.search.history import specification

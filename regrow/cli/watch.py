@@ -14,10 +14,11 @@ from regrow.cli.live import Viewer, words
 from regrow.cli.live.output import Events, only_events
 from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
 from regrow.cli.text import ending
-from regrow.infra import notes
-from regrow.infra.follow import Follower, Vanished
-from regrow.infra.log import full
-from regrow.infra.places import Places
+from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.log import full
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
 from regrow.search.history import History
 from regrow.search.spec import NAME
 from regrow.tasks.errors import UserError
@@ -101,7 +102,7 @@ class _Presence:
         due = now - self._heard > SILENT_SECONDS and now - (self._asked or 0.0) > SIGNS_SECONDS[self._places.remote]
         if self._asked is None or due:
             self._asked = now
-            running = self._places.running(self._name)
+            running = runs(self._places, self._name)
             self._returns = running and (self._absent or self._returns)
             self._absent = not running
         if self._absent:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra import s3_server
+from regrow.infra.local import s3_server
 from regrow.infra.stores.s3 import S3Store
 from regrow.infra.stores.s3_session import Patience, Place
 from regrow.tasks.ports import Store

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from regrow.infra import s3_server
+from regrow.infra.local import s3_server
 from tests.conftest import guarded_s3_server
 from tests.contract.behind_proxy import READER
 from tests.contract.s3_proxy import Proxy, proxied

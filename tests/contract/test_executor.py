@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 import ray
 
-from regrow.infra.claim import Opening
-from regrow.infra.cluster import connect, disconnect
-from regrow.infra.coordinator_actor import RayDesk, start_coordinator
-from regrow.infra.executor import RayExecutor, Shared
-from regrow.infra.nodes import Nodes
+from regrow.infra.coordinator.actor import RayDesk, start_coordinator
+from regrow.infra.coordinator.claim import Opening
+from regrow.infra.ray.cluster import connect, disconnect
+from regrow.infra.ray.executor import RayExecutor, Shared
+from regrow.infra.ray.nodes import Nodes
 from regrow.infra.stores.local import LocalStore
 from regrow.search.spec import Spec
 from regrow.tasks.executor import AttemptLost, Carried, Executor

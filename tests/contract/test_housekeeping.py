@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from regrow.cli.ls import ls
-from regrow.infra import notes, presence, removal
-from regrow.infra.log import Log
-from regrow.infra.places import TOMBSTONE, Places
+from regrow.infra.housekeeping import removal
+from regrow.infra.log.log import Log
+from regrow.infra.state import notes, presence
+from regrow.infra.state.places import TOMBSTONE, Places
 from regrow.infra.stores.s3 import S3Store
 from regrow.search.events import encode
 from regrow.tasks.errors import UserError

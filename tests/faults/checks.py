@@ -23,10 +23,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from regrow.infra.log import Log
-from regrow.infra.places import read_events
-from regrow.infra.rows import Rows
-from regrow.infra.segments import PREFIX, cover, extents
+from regrow.infra.log.log import Log
+from regrow.infra.log.reading import read_events
+from regrow.infra.log.rows import Rows
+from regrow.infra.log.segments import PREFIX, cover, extents
 from regrow.search.events import (
     AnyEvent,
     Began,

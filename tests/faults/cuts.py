@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from regrow.infra.places import read_events
+from regrow.infra.log.reading import read_events
 from regrow.search.events import Ended
 from tests.faults.checks import WATCHED, must, watch
 from tests.faults.scenarios import PLANS, SEED, beginning, go_on, must_have_grown_back

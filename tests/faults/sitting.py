@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from regrow.infra.claim import Opening
-from regrow.infra.collection import collect
-from regrow.infra.coordinator import Coordinator, Instructions
-from regrow.infra.places import read_events, replay
+from regrow.infra.coordinator.claim import Opening
+from regrow.infra.coordinator.coordinator import Coordinator, Instructions
+from regrow.infra.log.reading import read_events, replay
+from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Opened
 from regrow.search.spec import Spec
 from regrow.tasks import attempt

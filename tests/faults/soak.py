@@ -32,7 +32,7 @@ from typing import Any
 
 import psutil
 
-from regrow.infra import s3_server
+from regrow.infra.local import s3_server
 from regrow.search import waste
 from regrow.search.history import History
 from tests.faults.soak_check import check
@@ -242,7 +242,7 @@ class Soak:
         return True
 
     def kill_prefect(self) -> bool:
-        return _signal(self.processes(" regrow.infra.prefect_process"), signal.SIGKILL)
+        return _signal(self.processes(" regrow.infra.prefect.process"), signal.SIGKILL)
 
     def kill_storage(self) -> bool:
         _signal([psutil.Process(self.s3.pid)], signal.SIGKILL)

@@ -12,8 +12,9 @@ from contextlib import closing, contextmanager
 from typing import Any
 from uuid import UUID
 
-from regrow.infra.places import Places, replay
-from regrow.infra.rows import Rows
+from regrow.infra.log.reading import replay
+from regrow.infra.log.rows import Rows
+from regrow.infra.state.places import Places
 from regrow.search.events import Row
 from regrow.search.history import History
 from regrow.tasks.manifests import unseal

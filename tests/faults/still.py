@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
-from regrow.infra import compaction, ledger
-from regrow.infra.log import Log
+from regrow.infra.coordinator import ledger
+from regrow.infra.log import compaction
+from regrow.infra.log.log import Log
 from regrow.tasks import attempt, checkpoints, reporter
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from tests.faults.world import View

@@ -1,6 +1,6 @@
 """MLflow after a recorder died anywhere: what is there is what would be there, each point once.
 
-The real fold and the real sink, into sqlite; what `infra/recorder.py` does around them (cursor, skip, take, write) is
+The real fold and the real sink, into sqlite; what `infra/mlflow/recorder.py` does around them (cursor, skip, take, write) is
 done here without its thread. One MLflow experiment for each cut, all in one database.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.log import Log
-from regrow.infra.mlflow_runs import Runs
-from regrow.infra.mlflow_sink import MlflowSink
+from regrow.infra.log.log import Log
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Created, Reported, decode
 from tests.faults import tally

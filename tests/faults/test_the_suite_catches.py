@@ -15,9 +15,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from regrow.infra.ledger import Ledger
-from regrow.infra.log import Log, Superseded
-from regrow.infra.segments import Segment
+from regrow.infra.coordinator.ledger import Ledger
+from regrow.infra.log.log import Log, Superseded
+from regrow.infra.log.segments import Segment
 from regrow.search.events import Began
 from regrow.search.history import Attempt, History, fold
 from regrow.tasks import checkpoint_writer, checkpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regrow.infra.log import Log
+from regrow.infra.log.log import Log
 from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports import Store
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from regrow.infra.places import read_events
+from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
 from regrow.search.planner import Planner

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.infra.segments import Extent, decode, extents
+from regrow.infra.log.segments import Extent, decode, extents
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import decode as event_of
 from regrow.tasks.ports import Store

@@ -18,7 +18,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from regrow.infra.mlflow_sink import RunUpdate
+from regrow.infra.mlflow.updates import RunUpdate
 
 START = 1_700_000_000_000
 PARENT = RunUpdate(key="experiment", name="digits", start_ms=START, parent=True, params={"trials": "3"})

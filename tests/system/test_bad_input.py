@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.machine import resources, words
+from regrow.infra.machine.capacity import resources, words
 from tests.system.conftest import Desk, await_no_process
 
 FAULTS = """

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.cluster import connect
-from regrow.infra.processes import marked
+from regrow.infra.machine.processes import marked
+from regrow.infra.ray.cluster import connect
 from regrow.tasks.errors import UserError
 
 PRELUDE = """
 import os, sys, time
-from regrow.infra.cluster import connect, disconnect, warm_up
+from regrow.infra.ray.cluster import connect, disconnect, warm_up
 """
 
 
@@ -218,7 +218,7 @@ def test_a_cluster_given_by_address_is_joined_and_left_running() -> None:
 import subprocess
 code = '''
 import os
-from regrow.infra.cluster import connect, disconnect
+from regrow.infra.ray.cluster import connect, disconnect
 cluster = connect(env={"FROM_GUEST": "yes"}, runtime_env={"env_vars": {"MORE": "too"}})
 assert not cluster.local
 assert cluster.slots_for({"cpu": 1}) == 2

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from regrow.infra import notes, removal
-from regrow.infra.mlflow_catch_up import is_recorded, record_missing, tell_notes
-from regrow.infra.places import Places
-from regrow.infra.renaming import rename
+from regrow.infra.housekeeping import removal
+from regrow.infra.housekeeping.renaming import rename
+from regrow.infra.mlflow.catch_up import is_recorded, record_missing, tell_notes
+from regrow.infra.state import notes
+from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent
 from tests.unit import exported
 
@@ -24,7 +25,7 @@ def events(identity: str) -> list[AnyEvent]:
 
 
 def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.mlflow_ending.made", lambda *_: ({}, []))  # the report has tests of its own
+    monkeypatch.setattr("regrow.infra.mlflow.ending.made", lambda *_: ({}, []))  # the report has tests of its own
     places: Places = exported.keep(tmp_path / "state", events("11111111-0000-0000-0000-000000000001"))
     places.writable()
     record_missing(places, "kinds")
@@ -71,7 +72,7 @@ def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(tmp_path: P
 
 
 def test_runs_of_others_in_the_same_mlflow_experiment_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.mlflow_ending.made", lambda *_: ({}, []))
+    monkeypatch.setattr("regrow.infra.mlflow.ending.made", lambda *_: ({}, []))
     places = exported.keep(tmp_path / "state", events("33333333-0000-0000-0000-000000000003"))
     places.writable()
     record_missing(places, "kinds")

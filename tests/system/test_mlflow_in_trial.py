@@ -21,8 +21,9 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import fluent
 
-from regrow.infra.mlflow_in_trial import Tracked, nowhere, own_calls
-from regrow.infra.mlflow_sink import MlflowSink, RunUpdate
+from regrow.infra.mlflow.in_trial import Tracked, nowhere, own_calls
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.updates import RunUpdate
 from regrow.tasks.messages import RecordsAway
 from tests.system.mlflow_recorded import Server
 
@@ -258,7 +259,7 @@ def test_without_its_run_the_trial_goes_on_and_says_why(
 ) -> None:
     with attempt(recorded, tmp_path):
         mlflow.set_experiment("mine")  # as at the top of a module, once for all attempts
-    monkeypatch.setattr("regrow.infra.mlflow_in_trial.TROUBLE_SECONDS", 0.0)
+    monkeypatch.setattr("regrow.infra.mlflow.in_trial.TROUBLE_SECONDS", 0.0)
     place = recorded.tracking_uri
     if "file" in why:
         recorded.tracking_uri = f"sqlite:///{tmp_path}/not/here.db"

@@ -20,8 +20,8 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from regrow.infra.mlflow_catch_up import record_missing
-from regrow.infra.places import Places
+from regrow.infra.mlflow.catch_up import record_missing
+from regrow.infra.state.places import Places
 from tests.system.conftest import Desk, desk_in
 
 AUTOLOG = """

@@ -16,7 +16,9 @@ from mlflow import MlflowClient
 from mlflow.entities import ViewType
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-from regrow.infra.mlflow_sink import MlflowSink, SinkRefused, SinkUnavailable, check
+from regrow.infra.mlflow.check import check
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
 from regrow.tasks.errors import UserError
 from tests.system.mlflow_recorded import FIRST, PARENT, SECOND, SHORT, START, Server, elsewhere, name, runs_of, server
 
@@ -163,5 +165,5 @@ def test_what_can_be_recorded_to_passes_the_check(server: Server, tmp_path: Path
 
 
 def test_neither_the_check_nor_the_sink_imports_mlflow_before_it_is_opened() -> None:
-    code = "import sys, regrow.infra.mlflow_sink; print({'mlflow', 'sqlalchemy'} & set(sys.modules))"
+    code = "import sys, regrow.infra.mlflow.sink; print({'mlflow', 'sqlalchemy'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

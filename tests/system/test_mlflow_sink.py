@@ -13,8 +13,9 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag, ViewType
 
-from regrow.infra import mlflow_bulk
-from regrow.infra.mlflow_sink import MlflowSink, RunUpdate, user
+from regrow.infra.mlflow import bulk
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.updates import RunUpdate, user
 from tests.system import mlflow_recorded
 from tests.system.mlflow_recorded import (
     FIRST,
@@ -39,7 +40,7 @@ __all__ = ["elsewhere", "name", "server"]  # fixtures
 def uri(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way of writing: in bulk, by the client into the same sqlite file, by the client to the server."""
     if request.param == "client":
-        monkeypatch.setattr(mlflow_bulk, "knows_this_mlflow", lambda: False)
+        monkeypatch.setattr(bulk, "knows_this_mlflow", lambda: False)
     return server.uri if request.param == "server" else server.database_uri
 
 
@@ -199,11 +200,11 @@ def test_a_write_that_does_not_know_its_parent_is_refused(open_sink: Open) -> No
 RECORDER = """
 import sys
 from dataclasses import replace
-from regrow.infra import mlflow_bulk
-from regrow.infra.mlflow_sink import MlflowSink
+from regrow.infra.mlflow import bulk
+from regrow.infra.mlflow.sink import MlflowSink
 from updates_to_record import FIRST, PARENT, START
 uri, name, last, bulk = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
-mlflow_bulk.knows_this_mlflow = lambda: bulk
+bulk.knows_this_mlflow = lambda: bulk
 sink = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id="id-" + name)
 cursor = sink.load().cursor or 0
 for n in range(max(cursor - 3, 0), last):
@@ -219,7 +220,7 @@ def test_a_recorder_killed_at_any_moment_leaves_each_run_and_point_once(
     uri: str, name: str, tmp_path: Path
 ) -> None:
     (tmp_path / "updates_to_record.py").symlink_to(mlflow_recorded.__file__)
-    command = [sys.executable, "-c", RECORDER, uri, name, "30", str(mlflow_bulk.knows_this_mlflow())]
+    command = [sys.executable, "-c", RECORDER, uri, name, "30", str(bulk.knows_this_mlflow())]
     for writes in (4, 9, None):
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -307,8 +308,8 @@ def tables(database: Path) -> dict[str, list[str]]:
 
 
 def test_a_table_that_is_not_as_known_leads_to_the_public_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mlflow_bulk.knows_this_mlflow()
-    known = dict(mlflow_bulk._KNOWN)
-    columns, keys = known[mlflow_bulk._RUNS]
-    monkeypatch.setattr(mlflow_bulk, "_KNOWN", {**known, mlflow_bulk._RUNS: (columns - {"user_id"}, keys)})
-    assert not mlflow_bulk.knows_this_mlflow()
+    assert bulk.knows_this_mlflow()
+    known = dict(bulk._KNOWN)
+    columns, keys = known[bulk._RUNS]
+    monkeypatch.setattr(bulk, "_KNOWN", {**known, bulk._RUNS: (columns - {"user_id"}, keys)})
+    assert not bulk.knows_this_mlflow()

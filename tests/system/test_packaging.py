@@ -20,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from regrow.infra.prefect_server import prefect_server
+from regrow.infra.prefect.server import prefect_server
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -70,7 +70,7 @@ def test_a_wheel_holds_every_module_once_and_nothing_else(built: Path, source: P
         names = archive.namelist()
     assert {name for name in names if name.endswith(".py")} == modules(source)
     assert "regrow/py.typed" in names
-    page = {f"regrow/infra/report_page/{name}" for name in ("page.html.j2", "style.css", "page.js")}
+    page = {f"regrow/infra/report/page/{name}" for name in ("page.html.j2", "style.css", "page.js")}
     assert page <= set(names), "the report is made of them"
     assert [name for name in names if not name.startswith(("regrow/", "regrow-"))] == []
     assert any(name.endswith("licenses/LICENSE") for name in names)
@@ -94,7 +94,7 @@ def test_the_installed_wheel_runs_outside_of_the_repository(installed: Path, tmp
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     places = run(
         installed, "-c",
-        "import regrow, regrow.search.spec as s, regrow.tasks.trial as t, regrow.flows.run as f, regrow.infra.log as i;"
+        "import regrow, regrow.search.spec as s, regrow.tasks.trial as t, regrow.flows.run as f, regrow.infra.log.log as i;"
         "print(*(m.__file__ for m in (regrow, s, t, f, i)))",
         cwd=tmp_path, env=environment,
     ).split()

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.prefect_server import begin, prefect_server
+from regrow.infra.prefect.server import begin, prefect_server
 from regrow.tasks.errors import RegrowError, UserError
 
 USER = """
 import sys
 from pathlib import Path
-from regrow.infra.prefect_server import prefect_server
+from regrow.infra.prefect.server import prefect_server
 with prefect_server(Path(sys.argv[1])) as server:
     print(server.api_url, flush=True)
     sys.stdin.readline()
@@ -172,7 +172,7 @@ def test_nothing_stays_behind_after_the_driver_was_killed(tmp_path: Path) -> Non
 
 
 def test_nothing_stays_behind_after_the_driver_was_killed_while_the_server_started(tmp_path: Path) -> None:
-    code = "import os, sys; from pathlib import Path; from regrow.infra.prefect_server import begin\n"
+    code = "import os, sys; from pathlib import Path; from regrow.infra.prefect.server import begin\n"
     code += "begin(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
     wait_until_gone(server_pid(tmp_path))
@@ -254,7 +254,7 @@ def users_server() -> Iterator[str]:
 def test_the_users_own_server_is_adopted(
     how: str, users_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "from pathlib import Path; from regrow.infra.prefect_server import prefect_server\n"
+    code = "from pathlib import Path; from regrow.infra.prefect.server import prefect_server\n"
     code += "with prefect_server(Path('home')) as s: print(s.api_url, s.embedded)"
     url = f"{users_server}/api"
     if how == "environment":

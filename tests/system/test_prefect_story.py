@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from regrow.infra.prefect_server import prefect_server
+from regrow.infra.prefect.server import prefect_server
 from tests.system.conftest import Desk, desk_in
 from tests.system.test_losses import kill
 

@@ -14,9 +14,10 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from regrow.infra.figures import KINDS
-from regrow.infra.log import Log
-from regrow.infra.places import Places, replayed
-from regrow.infra.report import html
+from regrow.infra.log.log import Log
+from regrow.infra.log.reading import replayed
+from regrow.infra.report.report import html
+from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Ended, encode
 from tests.system.browser import SCREENSHOTS

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from regrow.infra import s3_server
-from regrow.infra.places import Places, read_events
+from regrow.infra.local import s3_server
+from regrow.infra.log.reading import read_events
+from regrow.infra.state.places import Places
 from regrow.search.events import encode
 from regrow.tasks.errors import RegrowError
 from tests.conftest import guarded_s3_server

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.places import Places, read_events, replay
+from regrow.infra.log.reading import read_events, replay
+from regrow.infra.state.places import Places
 from regrow.search.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.search.verify import verify

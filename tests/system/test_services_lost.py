@@ -15,16 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra import prefect_server
-from regrow.infra.mlflow_sink import MlflowSink, RunUpdate
-from regrow.infra.mlflow_ui import mlflow_ui
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.ui import mlflow_ui
+from regrow.infra.mlflow.updates import RunUpdate
+from regrow.infra.prefect import server as prefect_server
 from tests.system.conftest import TRAIN, Desk, await_no_process
 from tests.system.test_losses import kill
 from tests.system.test_main_job import check_whole, mlflow, prefect
 
 SINK = """
 import sys
-from regrow.infra.mlflow_sink import MlflowSink
+from regrow.infra.mlflow.sink import MlflowSink
 MlflowSink(tracking_uri=sys.argv[1], experiment_name="cut", experiment_id="e").load()
 """
 
@@ -94,8 +95,8 @@ def test_an_embedded_prefect_server_that_is_killed_comes_back_and_misses_nothing
     process = desk.start("run", file)
     for ended in (1, 3):
         desk.await_events("away", "ended", ended, process)
-        await_that(lambda: bool(find(desk, "regrow.infra.prefect_process")))
-        kill_all(desk, "regrow.infra.prefect_process")
+        await_that(lambda: bool(find(desk, "regrow.infra.prefect.process")))
+        kill_all(desk, "regrow.infra.prefect.process")
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     view = check_whole(desk, "away", 6)
@@ -199,7 +200,7 @@ def test_a_lost_local_cluster_is_brought_back_by_a_retry_of_the_flow_run(desk: D
 
 @pytest.fixture(autouse=True)
 def _patient_with_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.mlflow_ui.BOOT_SECONDS", 200.0)
+    monkeypatch.setattr("regrow.infra.mlflow.ui.BOOT_SECONDS", 200.0)
 
 
 def tracked(database: Path, query: str) -> list[tuple[object, ...]]:
@@ -285,7 +286,7 @@ def start_head(desk: Desk, port: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.xfail(strict=False, reason="a call of infra/nodes.py that waits for the old head ends the process when the new one comes")
+@pytest.mark.xfail(strict=False, reason="a call of infra/ray/nodes.py that waits for the old head ends the process when the new one comes")
 def test_a_users_own_cluster_that_was_lost_is_waited_for(desk: Desk) -> None:
     file = desk.write("head", trials=3, seconds=0.2, max_steps=15)
     with socket.socket() as probe:

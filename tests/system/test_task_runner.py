@@ -26,10 +26,10 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed
 from ray import cloudpickle
 
-from regrow.infra.cluster import connect, disconnect
-from regrow.infra.prefect_server import prefect_server
-from regrow.infra.task_runner import OffloadTaskRunner, remote_options
-from regrow.infra.task_runs import mend, settle, unfinished
+from regrow.infra.prefect.server import prefect_server
+from regrow.infra.prefect.task_runner import OffloadTaskRunner, remote_options
+from regrow.infra.prefect.task_runs import mend, settle, unfinished
+from regrow.infra.ray.cluster import connect, disconnect
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from regrow.cli.app import app
-from regrow.infra.log import Log
-from regrow.infra.places import Places
+from regrow.infra.log.log import Log
+from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, encode
 from regrow.search.history import History
 from regrow.search.simulator import FunctionObjective, Simulation

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regrow.infra.log import Log
-from regrow.infra.segments import Extent
+from regrow.infra.log.log import Log
+from regrow.infra.log.segments import Extent
 from regrow.infra.stores.memory import MemoryStore
 
 Lines = list[tuple[int, list[bytes]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.infra.log import Log
+from regrow.infra.log.log import Log
 from regrow.search.events import (
     AnyEvent,
     Began,

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regrow.infra.claim import Opening
-from regrow.infra.coordinator import Coordinator, Instructions
-from regrow.infra.places import read_events
+from regrow.infra.coordinator.claim import Opening
+from regrow.infra.coordinator.coordinator import Coordinator, Instructions
+from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
 from regrow.search.history import History

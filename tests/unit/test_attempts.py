@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ray.exceptions
 
-from regrow.infra.executor import last_line
+from regrow.infra.ray.executor import last_line
 
 
 def test_of_rays_traceback_the_cause_is_told_without_colours() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra import views
+from regrow.infra.views import summaries
 from regrow.search import schedulers
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Opened, Started
@@ -34,7 +34,7 @@ def run(given: Spec, function: Callable[[dict[str, Any], int], Any], workers: in
 
 def test_the_best_checkpoint_is_of_a_step_that_meets_the_constraints() -> None:
     done = run(spec(constraints=["lat <= 3"]), lambda _, step: {"score": float(step), "lat": float(step)})
-    shown = views.best(done.history)
+    shown = summaries.best(done.history)
     assert shown is not None
     assert (shown["step"], shown["value"]) == (3, 3.0)
     assert shown["checkpoint"] == done.history.trials[0].checkpoints[3].manifest
@@ -51,7 +51,7 @@ def test_the_best_configuration_is_the_one_with_which_the_value_was_reached() ->
     for trial in done.history.trials:
         assert trial.best is not None
         assert 1 in trial.checkpoints, "the best one is kept past an exploit"
-    shown = views.best(done.history)
+    shown = summaries.best(done.history)
     assert shown is not None
     assert shown["value"] == pytest.approx(shown["config"]["x"] + 1.0)
     assert verify(done.events).difference is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.metadata import Aws, Azure, Cloud, Gcp, Unanswered, cloud
+from regrow.infra.ray.metadata import Aws, Azure, Cloud, Gcp, Unanswered, cloud
 from regrow.tasks.errors import UserError
 from tests.unit.metadata_service import ACTION, INSTANCE_ACTION, TOKEN, Service, serving
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from regrow.cli.compare import compare
-from regrow.infra.comparison import course
-from regrow.infra.log import Log
+from regrow.infra.log.log import Log
 from regrow.infra.stores.local import LocalStore
+from regrow.infra.views.comparison import course
 from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, encode
 from regrow.search.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from regrow.infra import ledger as ledgers
-from regrow.infra.ledger import Ledger
-from regrow.infra.log import Superseded
-from regrow.infra.places import read_events
+from regrow.infra.coordinator import ledger as ledgers
+from regrow.infra.coordinator.ledger import Ledger
+from regrow.infra.log.log import Superseded
+from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Closing, Created, Ended, Opened, Row, Saved, Started
 from regrow.search.lifecycle import TrialState

@@ -14,9 +14,11 @@ from regrow.cli.live.board import Board
 from regrow.cli.stop import stop
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.stopping import stop_requests
-from regrow.infra import joining, machine
-from regrow.infra.experiments import request_stop
-from regrow.infra.places import Places
+from regrow.infra.machine import capacity
+from regrow.infra.ray import joining
+from regrow.infra.state.driver_lock import driving
+from regrow.infra.state.experiments import request_stop
+from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Proposed, Started
@@ -87,7 +89,7 @@ def test_letters_are_printed_as_themselves_and_control_characters_are_not() -> N
 
 
 def test_a_machine_without_a_gpu_refuses_before_anything_starts_and_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "resources", lambda: {"CPU": 2.0, "GPU": 0.0, "memory": 8e9})
+    monkeypatch.setattr(capacity, "resources", lambda: {"CPU": 2.0, "GPU": 0.0, "memory": 8e9})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(SpecError, match=r"it has cpu 2, gpu 0, memory 8\.0 GB; ask for less"):
         joining.check_room(Spec.parse({**SPEC, "resources": {"gpu": 1}}))
@@ -97,18 +99,18 @@ def test_a_machine_without_a_gpu_refuses_before_anything_starts_and_says_what_it
 
 
 def test_what_cannot_be_told_for_sure_counts_as_there(tmp_path: Path) -> None:
-    assert (machine.resources({}, tmp_path) or {})["GPU"] == 0.0
+    assert (capacity.resources({}, tmp_path) or {})["GPU"] == 0.0
     (tmp_path / "nvidia0").touch()
-    assert (machine.resources({}, tmp_path) or {})["GPU"] == float("inf")
-    assert (machine.resources({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path) or {})["GPU"] == 2.0
-    assert machine.resources({"RAY_OVERRIDE_RESOURCES": "{}"}, tmp_path) is None
+    assert (capacity.resources({}, tmp_path) or {})["GPU"] == float("inf")
+    assert (capacity.resources({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path) or {})["GPU"] == 2.0
+    assert capacity.resources({"RAY_OVERRIDE_RESOURCES": "{}"}, tmp_path) is None
 
 
 def test_stop_of_a_driver_that_does_not_end_returns_and_says_which_process_it_is(tmp_path: Path) -> None:
     places = Places.at(str(tmp_path)).writable()
     office = Office(store=LocalStore(tmp_path / "simulated"), driver="vm:4711:abc")
     try:
-        with places.held("simulated"), pytest.raises(UserError, match="its driver is process 4711 on vm, which `kill -9 4711`"):
+        with driving(places, "simulated"), pytest.raises(UserError, match="its driver is process 4711 on vm, which `kill -9 4711`"):
             stop("simulated", str(tmp_path), wait=0.1)
         with pytest.raises(UserError, match="is not running"):
             stop("simulated", str(tmp_path), wait=0.1)
@@ -120,7 +122,7 @@ def test_a_stop_that_an_end_has_overtaken_is_not_for_the_next_session(tmp_path: 
     places, store = Places.at(str(tmp_path)).writable(), LocalStore(tmp_path / "simulated")
     office = Office(store=store, driver="vm:4711:abc")
     with ThreadPoolExecutor(1) as pool:
-        with places.held("simulated"):
+        with driving(places, "simulated"):
             told = pool.submit(stop, "simulated", str(tmp_path), wait=60.0)
             while not store.list("control/"):
                 assert not told.done(), told.result()

@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from regrow.cli.app import app
-from regrow.infra.experiments import prepare
-from regrow.infra.log import CorruptLog, Log
-from regrow.infra.places import Places, read_events, replay
-from regrow.infra.segments import seal_key
+from regrow.infra.log.log import CorruptLog, Log
+from regrow.infra.log.reading import read_events, replay
+from regrow.infra.log.segments import seal_key
+from regrow.infra.state.experiments import prepare
+from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Closed, encode
 from tests.unit.simulated import Simulation
@@ -172,7 +173,7 @@ def test_a_renamed_folder_is_listed_as_what_it_is_called_and_every_command_takes
 
 
 def test_from_its_next_session_on_the_log_of_a_renamed_folder_has_its_name(places: Places) -> None:
-    from regrow.infra.claim import Opening, claimed
+    from regrow.infra.coordinator.claim import Opening, claimed
 
     folder = written(places, "before").parent
     folder.rename(folder.with_name("after"))

@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 from typer.testing import Result
 
-from regrow.infra import views
 from regrow.infra.exports import destination, files, frames
+from regrow.infra.views import summaries
 from regrow.search.history import History
 from regrow.tasks.errors import UserError
 from tests.unit import exported
@@ -77,7 +77,7 @@ def test_steps_are_the_points_of_every_trial_once(
     monkeypatch.setattr(frames, "CELLS", cells_at_once)
     with rows_of(unfinished_history).sorted() as steps:
         parts = [cells(part) for part in frames.steps(steps)]
-        points = list(views.points(steps))
+        points = list(summaries.points(steps))
     assert (len(parts) > 1) == (cells_at_once == 21)
     found = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
     assert [(point["trial"], point["step"]) for point in points] == [

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from regrow.infra import pictures
 from regrow.infra.figures import KINDS, figure, learning_curves
+from regrow.infra.report import pictures
 from regrow.search.history import History
 from tests.unit.figured import KINDS_OF_HISTORIES, made_by, run, score
 from tests.unit.told import rows_of

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.follow import LIST_EVERY, Follower, Vanished
-from regrow.infra.log import CorruptLog, Log
-from regrow.infra.segments import Extent, encode
+from regrow.infra.log.follower import LIST_EVERY, Follower, Vanished
+from regrow.infra.log.log import CorruptLog, Log
+from regrow.infra.log.segments import Extent, encode
 from regrow.infra.stores.local import LocalStore
 from regrow.tasks.ports import Store
 
@@ -156,7 +156,7 @@ def test_a_log_that_was_removed_is_told(store: LocalStore) -> None:
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_long_log_comes_in_parts_of_so_many_bytes(store: LocalStore, merged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.follow.ANSWER_BYTES", 50)
+    monkeypatch.setattr("regrow.infra.log.follower.ANSWER_BYTES", 50)
     log = Log.open(store)
     log.claim([line(1)])
     for number in range(2, 40):

@@ -10,7 +10,7 @@ import pytest
 
 HEAD = """
 import multiprocessing as mp, os, signal, sys, threading, time
-from regrow.infra.notices import NodeNotices
+from regrow.infra.ray.notices import NodeNotices
 from regrow.flows.interrupts import interrupts
 
 def nothing(why, node):
@@ -96,7 +96,7 @@ def test_all_that_a_process_has_started_is_ended_but_for_the_cleaner_of_shared_m
     said = said_by("""
 import subprocess
 from multiprocessing import resource_tracker
-from regrow.infra import descendants
+from regrow.infra.machine import descendants
 
 before = signal.getsignal(signal.SIGCHLD)
 descendants.adopt()
@@ -124,7 +124,7 @@ def test_what_a_killed_worker_left_is_found_by_the_next_one_and_nothing_else_is(
     # A raylet with two workers, of which one is killed; what is not theirs has the same variables but for the raylet.
     said = said_by("""
 import subprocess
-from regrow.infra import descendants
+from regrow.infra.machine import descendants
 
 worker = '''
 import multiprocessing as mp, os, subprocess, sys, time
@@ -147,7 +147,7 @@ def alive(number):
 
 (killed, orphan), (works, its), (other, foreign) = start(marks), start(marks), start({**marks, "RAY_RAYLET_PID": "999999999"})
 killed.kill(), killed.wait(), other.kill(), other.wait()
-look = "from regrow.infra import descendants; print(len(descendants._orphans(int(__import__('os').environ['RAY_RAYLET_PID'])))); descendants.end_orphans()"
+look = "from regrow.infra.machine import descendants; print(len(descendants._orphans(int(__import__('os').environ['RAY_RAYLET_PID'])))); descendants.end_orphans()"
 subprocess.run([sys.executable, "-c", look], env=marks, check=True)
 print(alive(orphan), alive(its), alive(foreign))
 for process in descendants._orphans(999999999):

@@ -24,10 +24,14 @@ from regrow.cli.mv import mv
 from regrow.cli.note import note
 from regrow.cli.rm import rm
 from regrow.cli.show import show
-from regrow.infra import notes, removal, report
-from regrow.infra.experiments import prepare
-from regrow.infra.places import HalfRemoved, Places, read_events, replay, replayed
-from regrow.infra.specfile import read_spec
+from regrow.infra.housekeeping import removal
+from regrow.infra.log.reading import read_events, replay, replayed
+from regrow.infra.report import report
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import driving
+from regrow.infra.state.experiments import prepare
+from regrow.infra.state.places import HalfRemoved, Places
+from regrow.infra.state.spec_file import read_spec
 from regrow.infra.stores.local import LocalStore
 from regrow.result import open as opened
 from regrow.search.errors import SpecError
@@ -112,7 +116,7 @@ def test_a_removal_cut_off_anywhere_leaves_the_experiment_or_something_that_a_se
 
 
 def test_one_that_runs_is_not_removed_and_what_to_do_is_told(places: Places) -> None:
-    with places.held("kinds"), pytest.raises(UserError, match=r"'kinds' is running.*regrow stop kinds"):
+    with driving(places, "kinds"), pytest.raises(UserError, match=r"'kinds' is running.*regrow stop kinds"):
         rm(["kinds"], yes=True)
     assert len(replay(places.known("kinds")).trials) == 12
 
@@ -144,7 +148,7 @@ def test_one_with_a_damaged_log_can_be_removed_too(places: Places, capsys: Print
 
 def test_notes_and_tags_of_several_people_at_once_are_all_kept_also_while_it_runs(places: Places) -> None:
     store = places.known("kinds")
-    with places.held("kinds"), ThreadPoolExecutor(8) as pool:
+    with driving(places, "kinds"), ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: notes.add(store, f"note {n}", tags=[f"tag-{n}"]), range(24)))
     found = notes.read(store)
     assert sorted(note.text for note in found.texts) == sorted(f"note {n}" for n in range(24))
@@ -209,7 +213,7 @@ def test_what_was_noted_is_shown_wherever_the_experiment_is(
 
 def test_a_renamed_experiment_is_the_same_under_its_new_name(places: Places, capsys: Printed) -> None:
     events = read_events(places.known("kinds"))
-    with places.held("kinds"), pytest.raises(UserError, match="'kinds' is running, so it cannot be renamed"):
+    with driving(places, "kinds"), pytest.raises(UserError, match="'kinds' is running, so it cannot be renamed"):
         mv("kinds", "new")
     exported.keep(Path(places.root), exported.simulation(name="other", trials=1).run().events)
     with pytest.raises(UserError, match="something called 'other'"):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from docs.site import rooms
-from regrow.infra.joining import TRIAL_MODULES
+from regrow.infra.ray.joining import TRIAL_MODULES
 
 MAY_IMPORT = {
     "search": {"search"},
@@ -24,6 +24,11 @@ MAY_IMPORT = {
 }
 APART = {"regrow.search.samplers": "regrow.search.schedulers", "regrow.search.schedulers": "regrow.search.samplers"}
 """What does not know the other: what both need lies beside them in search/."""
+ROOMS = (
+    "machine", "stores", "log", "state", "coordinator", "views", "exports", "figures", "report", "mlflow", "ray", "prefect",
+    "housekeeping", "local",
+)
+"""The rooms of infra/, from below: each may import from those before it."""
 NOT_IN_SEARCH = {
     "asyncio", "fsspec", "glob", "io", "logging", "mlflow", "os", "pathlib", "prefect", "ray", "requests",
     "s3fs", "secrets", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "urllib",
@@ -42,14 +47,14 @@ HEAVY_ALLOWED = {
     "regrow.infra.exports.optuna_database",
     "regrow.infra.figures.embedded",
     "regrow.infra.exports.tensorboard",
-    "regrow.infra.mlflow_artifacts",
-    "regrow.infra.mlflow_bulk",
-    "regrow.infra.mlflow_experiment",
-    "regrow.infra.mlflow_in_trial_runs",
-    "regrow.infra.mlflow_page",
-    "regrow.infra.mlflow_public",
-    "regrow.infra.mlflow_register",
-    "regrow.infra.optuna_study",
+    "regrow.infra.mlflow.artifacts",
+    "regrow.infra.mlflow.bulk",
+    "regrow.infra.mlflow.experiment",
+    "regrow.infra.mlflow.in_trial_runs",
+    "regrow.infra.mlflow.page",
+    "regrow.infra.mlflow.public",
+    "regrow.infra.mlflow.register",
+    "regrow.infra.exports.optuna_study",
     "regrow.search.samplers.optuna_study_model",
     "regrow.search.samplers.tpe_axes",
     "regrow.search.samplers.tpe_density",
@@ -62,6 +67,12 @@ def layer(module: str) -> str:
     """Which of the parts `regrow.…` belongs to; the face is all that is in none of the four folders."""
     part = module.partition(".")[2].partition(".")[0]
     return part if part in MAY_IMPORT and part != "face" else "face"
+
+
+def room(module: str) -> str:
+    """Which room of infra/ a module is in; "" for one that is in none."""
+    parts = module.split(".")
+    return parts[2] if parts[1:2] == ["infra"] and len(parts) > 2 else ""
 
 
 def imported(node: ast.AST) -> list[str]:
@@ -94,6 +105,8 @@ def broken(module: str, source: str) -> list[str]:
             found.append((node, "a relative import"))
         ours = [name for name in imported(node) if within(name, ("regrow",))]
         found += [(node, f"{own} imports {layer(name)} ({name})") for name in ours if layer(name) not in MAY_IMPORT[own]]
+        above = ROOMS[ROOMS.index(room(module)) + 1 :] if room(module) in ROOMS else ()
+        found += [(node, f"{module} imports from a room above ({name})") for name in ours if room(name) in above]
         apart = tuple(other for part, other in APART.items() if within(module, (part,)))
         found += [(node, f"{module} imports {name}, of which it does not know") for name in ours if within(name, apart)]
         if own == "search":
@@ -166,7 +179,9 @@ def sources() -> dict[str, str]:
 
 def test_every_part_is_looked_at(sources: dict[str, str]) -> None:
     assert {layer(module) for module in sources} == set(MAY_IMPORT)
-    assert {"regrow", "regrow.search.spec", "regrow.tasks.trial", "regrow.flows.run", "regrow.infra.log"} <= sources.keys()
+    assert {"regrow", "regrow.search.spec", "regrow.tasks.trial", "regrow.flows.run", "regrow.infra.log.log"} <= sources.keys()
+    assert {room(module) for module in sources if layer(module) == "infra"} == {"", *ROOMS}
+    assert [module for module in sources if layer(module) == "infra" and not room(module)] == ["regrow.infra"]
     assert sources.keys() >= HEAVY_ALLOWED, "an exception for a module that is gone"
 
 
@@ -180,7 +195,7 @@ def test_only_adapters_are_slow_to_import(sources: dict[str, str]) -> None:
 
 def test_starting_up_loads_nothing_heavy() -> None:
     """The same on the running thing: what the command line and a worker import."""
-    modules = "regrow.cli, regrow.infra.executor, regrow.infra.coordinator, regrow.infra.recorder, regrow.flows.run"
+    modules = "regrow.cli, regrow.infra.ray.executor, regrow.infra.coordinator.coordinator, regrow.infra.mlflow.recorder, regrow.flows.run"
     code = f"import sys, {modules}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -189,7 +204,7 @@ def test_starting_up_loads_nothing_heavy() -> None:
 
 def test_workers_load_nothing_of_prefect() -> None:
     """Trials, the coordinator and the recorder: 1.5 s of CPU and 100 MB each, and news of a zombie."""
-    modules = ", ".join((*TRIAL_MODULES, "regrow.infra.coordinator_actor", "regrow.infra.recorder"))
+    modules = ", ".join((*TRIAL_MODULES, "regrow.infra.coordinator.actor", "regrow.infra.mlflow.recorder"))
     code = f"import sys, {modules}; print(*(name for name in sys.modules if name.partition('.')[0] == 'prefect'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -201,7 +216,7 @@ def test_workers_load_nothing_of_prefect() -> None:
     [
         ("regrow.search.space", "from regrow.tasks.trial import Trial", "search imports tasks"),
         ("regrow.search.space", "import regrow", "search imports face"),
-        ("regrow.search.space", "def f():\n    import regrow.infra.log", "search imports infra"),
+        ("regrow.search.space", "def f():\n    import regrow.infra.log.log", "search imports infra"),
         ("regrow.search.space", "import importlib\nimportlib.import_module('regrow.flows.run')", "search imports flows"),
         ("regrow.search.space", "from os import environ", "search imports os"),
         ("regrow.search.space", "import time as clock", "search imports time"),
@@ -218,10 +233,12 @@ def test_workers_load_nothing_of_prefect() -> None:
         ("regrow.search.space", "from datetime import date\nt = date.today()", "reads the clock (today)"),
         ("regrow.search.samplers.dehb", "from regrow.search.schedulers import hyperband", "of which it does not know"),
         ("regrow.search.schedulers.pbt", "def f():\n    import regrow.search.samplers.grid", "of which it does not know"),
-        ("regrow.tasks.trial", "from regrow.infra.log import Log", "tasks imports infra"),
+        ("regrow.tasks.trial", "from regrow.infra.log.log import Log", "tasks imports infra"),
         ("regrow.tasks.trial", "from regrow import experiment", "tasks imports face"),
         ("regrow.tasks.trial", "def f():\n    from prefect import task", "tasks imports prefect"),
-        ("regrow.infra.log", "from regrow.flows import run", "infra imports flows"),
+        ("regrow.infra.log.log", "from regrow.flows import run", "infra imports flows"),
+        ("regrow.infra.log.log", "from regrow.infra.state import places", "a room above"),
+        ("regrow.infra.report.table", "def f():\n    from regrow.infra.mlflow.sink import MlflowSink", "a room above"),
         ("regrow.flows.run", "from regrow.launch import launch", "flows imports face"),
         ("regrow.flows.run", "import regrow as rg", "flows imports face"),
         ("regrow.flows.run", "from regrow import Trial", "flows imports face"),
@@ -239,8 +256,8 @@ def test_a_module_that_breaks_a_rule_is_found(module: str, source: str, reason: 
         ("regrow.search.space", "import math, random\nfrom regrow.search import errors\nr = random.Random(3).random()"),
         ("regrow.search.space", "from random import Random\nimport numpy as np\nr = np.random.default_rng(3)"),
         ("regrow.tasks.trial", "import time, logging\nfrom regrow.search.events import Row"),
-        ("regrow.infra.log", "from regrow.tasks.ports import Store\nfrom regrow.infra import segments"),
-        ("regrow.flows.run", "from regrow.infra import cluster\nfrom regrow.flows.attempts import Attempts"),
+        ("regrow.infra.log.log", "from regrow.tasks.ports import Store\nfrom regrow.infra.stores import keys"),
+        ("regrow.flows.run", "from regrow.infra.ray import cluster\nfrom regrow.flows.attempts import Attempts"),
         ("regrow.cli.app", "import regrow\nfrom regrow import flows, views\nfrom regrow.cli import text"),
     ],
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.leases import Watch
-from regrow.infra.log import Superseded
+from regrow.infra.coordinator.leases import Watch
+from regrow.infra.log.log import Superseded
 from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.messages import Arrival, Progress

@@ -56,7 +56,7 @@ def test_of_a_long_log_that_comes_in_parts_the_newest_sitting_is_told(monkeypatc
     found = segments(again.events)
     out = io.StringIO()
     viewer = Viewer(Console(file=out, width=80, highlight=False))
-    monkeypatch.setattr("regrow.infra.log.ANSWER_BYTES", 1)  # there is more behind each of these
+    monkeypatch.setattr("regrow.infra.log.log.ANSWER_BYTES", 1)  # there is more behind each of these
     for segment in found[:-1]:
         viewer.take([segment])
         assert not out.getvalue(), "nobody knows yet which sitting is the newest"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.infra import log as log_module
-from regrow.infra.log import Log, Superseded
-from regrow.infra.segments import Extent, cover, decode, encode
+from regrow.infra.log import log as log_module
+from regrow.infra.log.log import Log, Superseded
+from regrow.infra.log.segments import Extent, cover, decode, encode
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports import Unavailable

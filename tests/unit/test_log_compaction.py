@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regrow.infra.compaction import crowded
-from regrow.infra.log import Log
-from regrow.infra.segments import Extent
+from regrow.infra.log.compaction import crowded
+from regrow.infra.log.log import Log
+from regrow.infra.log.segments import Extent
 from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports import Unavailable
 from tests.unit.logged import filled, read, writer
@@ -127,7 +127,7 @@ def filled_from(store: MemoryStore, appends: int) -> Log:
 
 
 def test_objects_of_the_largest_size_are_merged_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.compaction.MAX_BYTES", 2000)
+    monkeypatch.setattr("regrow.infra.log.compaction.MAX_BYTES", 2000)
     store = MemoryStore()
     log = filled_from(store, 300)
     expected = read(store)

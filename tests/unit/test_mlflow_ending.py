@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from regrow.infra import pictures
-from regrow.infra.mlflow_ending import Album
+from regrow.infra.mlflow.ending import Album
+from regrow.infra.report import pictures
 from regrow.search.events import Closed, Opened
 from regrow.search.history import History
 from tests.unit.simulated import created, opened

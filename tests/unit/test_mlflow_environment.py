@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.environment import begin_collecting, collect, collected, without_credentials
+from regrow.infra.state.environment import begin_collecting, collect, collected, without_credentials
 
 
 def git(folder: Path, *arguments: str) -> None:

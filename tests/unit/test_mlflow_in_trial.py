@@ -20,9 +20,9 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, TEMPORARILY_UNAVAILABLE
 
-from regrow.infra.mlflow_in_trial import own_calls
-from regrow.infra.mlflow_in_trial_private import ARTIFACT_ROOT, choose_experiment
-from regrow.infra.mlflow_in_trial_runs import is_outage
+from regrow.infra.mlflow.in_trial import own_calls
+from regrow.infra.mlflow.in_trial_runs import is_outage
+from regrow.infra.mlflow.private import ARTIFACT_ROOT, choose_experiment
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.messages import RecordsAway
 from tests.unit.office import Bench, Office
@@ -30,7 +30,7 @@ from tests.unit.office import Bench, Office
 ASKED = """
 import importlib.util, os, sys, tempfile
 from pathlib import Path
-from regrow.infra.mlflow_in_trial import Tracked, own_calls
+from regrow.infra.mlflow.in_trial import Tracked, own_calls
 
 file = tempfile.NamedTemporaryFile()
 
@@ -48,7 +48,7 @@ before = environment()
 with own_calls(Source(), (3, 1), Path("."), reported=tuple):
     import json, csv
     assert environment() == before and not Source.asked
-assert sys.modules.keys().isdisjoint({"mlflow", "regrow.infra.mlflow_in_trial_runs"})
+assert sys.modules.keys().isdisjoint({"mlflow", "regrow.infra.mlflow.in_trial_runs"})
 with own_calls(Source(), (3, 2), Path("."), reported=tuple):
     assert importlib.util.find_spec("mlflow") is not None
     assert Source.asked == [(False, 3, 2)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from regrow.infra import mlflow_parent
-from regrow.infra.mlflow_runs import PARENT, Runs
-from regrow.infra.mlflow_sink import RunUpdate
+from regrow.infra.mlflow import parent_run
+from regrow.infra.mlflow.trial_runs import PARENT, Runs
+from regrow.infra.mlflow.updates import RunUpdate
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Decided, Ended, Opened, Proposed, Reported, Row, Saved, Started
 from regrow.search.spec import Spec
 from tests.unit.simulated import created, opened
@@ -113,14 +113,14 @@ def test_files_that_were_written_are_not_written_again() -> None:
 
 
 def test_settings_are_what_the_search_was_told() -> None:
-    found = mlflow_parent.settings(
+    found = parent_run.settings(
         {"name": "a", "search": {"tpe": {"seed": 1}}, "space": {"x": 1}, "env": {"A": "b"}, "trials": 3, "mode": "max"}
     )
     assert found == {"search.tpe.seed": "1", "mode": "max"}
 
 
 def test_plain_values_are_written_as_autologging_would() -> None:
-    assert [mlflow_parent.text(value) for value in (True, None, 1e-05, "a", [64, 64])] == ["True", "None", "1e-05", "a", "[64, 64]"]
+    assert [parent_run.text(value) for value in (True, None, 1e-05, "a", [64, 64])] == ["True", "None", "1e-05", "a", "[64, 64]"]
 
 
 def test_a_run_is_found_for_the_attempt_that_holds_the_lease_alone() -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.infra.mlflow_runs import PARENT, Runs
-from regrow.infra.mlflow_sink import RunUpdate
+from regrow.infra.mlflow.trial_runs import PARENT, Runs
+from regrow.infra.mlflow.updates import RunUpdate
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Decided, Ended, Opened, Proposed, Reported, Row, Saved, Started
 from regrow.tasks.names import task_name
 from tests.unit.simulated import SPEC, Simulation, created, opened, resumed

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.claim import Opening, claimed
-from regrow.infra.mlflow_ui import runs_page
-from regrow.infra.places import replay
+from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.infra.log.reading import replay
+from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import pytest
 
-from regrow.infra import notices
-from regrow.infra.metadata import Unanswered
-from regrow.infra.notices import NodeNotices, Poller
+from regrow.infra.ray import notices
+from regrow.infra.ray.metadata import Unanswered
+from regrow.infra.ray.notices import NodeNotices, Poller
 from tests.unit.metadata_service import ACTION, INSTANCE_ACTION, Service, serving
 
 # ---- listening ---------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_a_thread_that_listens_leaves_the_signal_alone() -> None:
 
 CHILD = """
 import os, signal, sys, time
-from regrow.infra.notices import NodeNotices
+from regrow.infra.ray.notices import NodeNotices
 def raise_exit(number, frame):
     raise SystemExit("the handler before")
 signal.signal(signal.SIGTERM, raise_exit)

@@ -14,8 +14,8 @@ from optuna.trial import TrialState
 from sqlalchemy import MetaData, create_engine, select
 
 from regrow.infra.exports import optuna_database
-from regrow.infra.optuna_study import study
-from regrow.infra.places import Places
+from regrow.infra.exports.optuna_study import study
+from regrow.infra.state.places import Places
 from regrow.search.history import History
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.tasks.errors import UserError
@@ -220,7 +220,7 @@ def test_a_writer_that_is_killed_leaves_nothing_of_the_study(tmp_path: Path) -> 
     killed = (
         "import os, sys\n"
         "from regrow.infra.exports import optuna_database\n"
-        "from regrow.infra.optuna_study import study\n"
+        "from regrow.infra.exports.optuna_study import study\n"
         "from tests.unit import exported\n"
         "optuna_database._steps = lambda trial: os.kill(os.getpid(), 9)\n"  # the last table
         "study(exported.history(trials=3), storage=sys.argv[1])\n"

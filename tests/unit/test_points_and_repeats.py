@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra import views
+from regrow.infra.views import summaries
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Known, Proposed
 from regrow.search.lifecycle import TrialState
@@ -224,7 +224,7 @@ def test_repeats_that_fail_are_left_out_unless_all_do(failing: set[int], status:
     values = [trial.best[0] for n, trial in enumerate(done.history.trials) if n in counted and trial.best]
     if values:
         assert result.value == pytest.approx(statistics.fmean(values))
-    shown = views.repeats(done.history)
+    shown = summaries.repeats(done.history)
     assert [(one["trials"], one["count"]) for one in shown] == ([(counted, len(counted))] if counted else [])
 
 
@@ -237,15 +237,15 @@ def test_points_are_repeated_too() -> None:
 def test_show_has_the_mean_and_its_spread_best_first() -> None:
     done = run(spec(repeats=2, trials=6), Noisy())
     values = [trial.best[0] for trial in done.history.trials if trial.best]
-    shown = views.repeats(done.history)
+    shown = summaries.repeats(done.history)
     means = [statistics.fmean(values[n : n + 2]) for n in (0, 2, 4)]
     assert [one["mean"] for one in shown] == sorted(means)
     best = means.index(min(means))
     assert shown[0]["trials"] == [2 * best, 2 * best + 1]
     assert shown[0]["sd"] == pytest.approx(statistics.stdev(values[2 * best : 2 * best + 2]))
     assert shown[0]["config"]["model"]["kind"] in ("mlp", "cnn"), "nested, as the user wrote the space"
-    assert views.show(done.history, alive=False, now=done.now)["repeats"] == shown
-    assert views.repeats(run(spec(), Noisy()).history) == []
+    assert summaries.show(done.history, alive=False, now=done.now)["repeats"] == shown
+    assert summaries.repeats(run(spec(), Noisy()).history) == []
 
 
 def test_a_total_that_is_no_multiple_is_refused_with_the_next_one() -> None:

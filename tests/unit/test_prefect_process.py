@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.prefect_process import is_current
+from regrow.infra.prefect.process import is_current
 
 
 def stamped(database: Path, revision: str) -> Path:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from regrow.infra import presence
-from regrow.infra.presence import elsewhere, present
+from regrow.infra.state import presence
+from regrow.infra.state.presence import elsewhere, present
 from regrow.infra.stores.memory import MemoryStore
 
 

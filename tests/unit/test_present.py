@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regrow.flows import happenings, present
-from regrow.flows.happenings import Happening, Happenings
-from regrow.infra.places import Places
+from regrow.infra.prefect import artifacts, events
+from regrow.infra.prefect.events import Happening, Happenings
+from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Began, Closing, Ended, Opened, Reported, Row, Started
 from regrow.search.history import History
 from tests.unit.lost_trial import TRACE, beginning, ending, loss
@@ -85,7 +85,7 @@ def test_progress_counts_steps_of_running_trials() -> None:
 
 
 def test_every_event_is_in_the_table_of_their_names() -> None:
-    table = happenings.__doc__ or ""
+    table = events.__doc__ or ""
     sources = [h.event for h in told(beginning(), loss(), ending())]
     for name in filter(None, sources):
         short = name.rpartition(".")[2]
@@ -120,7 +120,7 @@ def section(page: str, heading: str) -> Iterator[str]:
 
 
 def test_the_page_tells_the_result_and_each_loss(history: History, places: Places) -> None:
-    page = present.markdown(history, places)
+    page = artifacts.markdown(history, places)
     assert "**finished**: 2 of 2 trials (1 done, 1 failed)." in page
     assert '**Best: trial 0, score = 0.75 at step 2**\n\n```yaml\nx: 0.5\nkind: "a|b"\n```' in page
     assert f"Its checkpoint: `{places.root}/told/manifests/0/1/1.json`" in page
@@ -133,7 +133,7 @@ def test_the_page_tells_the_result_and_each_loss(history: History, places: Place
 
 
 def test_what_users_write_is_no_markup(history: History, places: Places) -> None:
-    rows = list(section(present.markdown(history, places), "Trials"))[2:]
+    rows = list(section(artifacts.markdown(history, places), "Trials"))[2:]
     assert rows == [
         r"| 0 | done | 0.75 | 2 | 3 | 2 | a\|b | 0.5 |",
         "| 1 | failed |  |  | 0 | 1 | &lt;i&gt; | 0.25 |",
@@ -141,19 +141,19 @@ def test_what_users_write_is_no_markup(history: History, places: Places) -> None
 
 
 def test_figures_are_on_the_page_itself(history: History, places: Places) -> None:
-    page = present.markdown(history, places, {"learning_curves": b"\x89PNG"})
+    page = artifacts.markdown(history, places, {"learning_curves": b"\x89PNG"})
     assert next(section(page, "Learning curves")) == "![Learning curves](data:image/png;base64,iVBORw==)"
     assert "Optimisation history" not in page
 
 
 def test_no_password_is_shown(history: History, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:hidden-word@127.0.0.1:1/x")
-    assert "hidden-word" not in present.markdown(history, places)
+    assert "hidden-word" not in artifacts.markdown(history, places)
 
 
 def test_a_key_is_one_that_prefect_takes() -> None:
-    assert present.artifact_key("My Sweep_2.0") == "regrow-my-sweep-2-0"
-    assert re.fullmatch(r"[a-z0-9-]+", present.artifact_key("x_", "progress"))
+    assert artifacts.artifact_key("My Sweep_2.0") == "regrow-my-sweep-2-0"
+    assert re.fullmatch(r"[a-z0-9-]+", artifacts.artifact_key("x_", "progress"))
 
 
 def test_a_reported_value_that_is_no_better_is_not_told() -> None:

@@ -15,7 +15,7 @@ import pytest
 DRIVER = """
 import fcntl, os, sys, time
 from pathlib import Path
-from regrow.infra.processes import Guard
+from regrow.infra.machine.processes import Guard
 
 locked, told, keeps = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 guard = Guard(f"REGROW_TEST={os.getpid()}")

@@ -10,10 +10,10 @@ import pytest
 import ray
 from msgspec import structs
 
-from regrow.infra import report
-from regrow.infra.mlflow_in_trial import Tracked
-from regrow.infra.places import Places
-from regrow.infra.recorder import Recorder
+from regrow.infra.mlflow.in_trial import Tracked
+from regrow.infra.mlflow.recorder import Recorder
+from regrow.infra.report import report
+from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Proposed, Reported, Row, Started, encode
 from tests.unit.simulated import created, opened
 

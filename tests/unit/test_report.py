@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import yaml
 
-from regrow.infra import report, report_rows
-from regrow.infra.places import Places
+from regrow.infra.report import report, table
+from regrow.infra.state.places import Places
 from regrow.search.events import Ended, Opened
 from regrow.search.history import History
 from tests.unit.figured import ASHA, AWAY, KINDS_OF_HISTORIES, PBT, TWO, begun, failed, folded, reported, run, score
@@ -86,9 +86,9 @@ def test_the_page_says_how_it_stands_and_gives_the_best_configuration_to_paste(l
 
 
 def test_costs_and_waste_are_those_of_show(lossy: History) -> None:
-    from regrow.infra import views
+    from regrow.infra.views import summaries
 
-    view = views.show(lossy, alive=False, now=lossy.t_last)
+    view = summaries.show(lossy, alive=False, now=lossy.t_last)
     text = Page(written(lossy)).text
     assert f"Cost {view['cost']:,.2f} at 7200 for a slot and hour" in text
     assert f"Steps {view['steps']:,} {view['wasted_steps']} of them done again" in text
@@ -203,7 +203,7 @@ def test_plotlys_script_is_in_it_once_and_packed(lossy: History) -> None:
 
 
 def test_the_table_has_every_trial_with_its_attempts_and_reasons(lossy: History) -> None:
-    rows = report_rows.rows(lossy)
+    rows = table.rows(lossy)
     titles = [column["title"] for column in rows["columns"]]
     assert titles == ["trial", "state", "score", "at step", "steps", "attempts", "time", "seconds", "lr", "size", "kind"]
     for trial, row in zip(lossy.trials, rows["trials"], strict=True):
@@ -219,39 +219,39 @@ def test_the_table_has_every_trial_with_its_attempts_and_reasons(lossy: History)
 
 
 def test_a_traceback_is_kept_once_however_many_trials_have_it() -> None:
-    rows = report_rows.rows(folded(failed(3)))
+    rows = table.rows(folded(failed(3)))
     assert rows["traces"] == ["Traceback\nValueError: no"]
     assert [trial["attempts"][0]["trace"] for trial in rows["trials"]] == [0, 0, 0]
 
 
 def test_ever_new_tracebacks_do_not_make_the_page_big() -> None:
-    events = failed(report_rows.TRACES + 5)
+    events = failed(table.TRACES + 5)
     events = [
         msgspec.structs.replace(event, trace="x" * 20_000 + f"{event.trial}") if isinstance(event, Ended) else event
         for event in events
     ]
-    rows = report_rows.rows(folded(events))
-    assert len(rows["traces"]) == report_rows.TRACES
-    assert {len(trace) for trace in rows["traces"]} == {report_rows.TRACE}
+    rows = table.rows(folded(events))
+    assert len(rows["traces"]) == table.TRACES
+    assert {len(trace) for trace in rows["traces"]} == {table.TRACE}
     assert rows["trials"][-1]["attempts"][0]["trace"] is None
 
 
 def test_why_the_scheduler_stopped_a_trial_is_said() -> None:
     history = run(schedule=ASHA).history
     stopped = next(t for t in history.trials if t.state.value == "stopped")
-    row = report_rows.rows(history)["trials"][stopped.number]
+    row = table.rows(history)["trials"][stopped.number]
     assert re.fullmatch(r"place \d+ of \d+ at rung \d, \d go on", row["attempts"][-1]["message"])
 
 
 def test_what_population_based_training_changed_is_said() -> None:
     history = run(schedule=PBT, workers=16).history
     changed = next(t for t in history.trials if t.changes and t.changes[0].source is not None)
-    said = report_rows.rows(history)["trials"][changed.number]["changes"][0]
+    said = table.rows(history)["trials"][changed.number]["changes"][0]
     assert said.startswith(f"after step 3: the weights of trial {changed.changes[0].source} at its step ")
 
 
 def test_every_file_of_the_page_is_part_of_the_package() -> None:
-    import regrow.infra
+    import regrow.infra.report
 
-    folder = Path(regrow.infra.__path__[0]) / "report_page"
+    folder = Path(regrow.infra.report.__path__[0]) / "page"
     assert {file.name for file in folder.iterdir() if not file.name.startswith("__")} == {"page.html.j2", "style.css", "page.js"}

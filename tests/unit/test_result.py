@@ -13,9 +13,11 @@ import pytest
 
 import regrow as rg
 from regrow.figures import Figures
-from regrow.infra import figures, segments
-from regrow.infra.log import Log
-from regrow.infra.places import Places
+from regrow.infra import figures
+from regrow.infra.log import segments
+from regrow.infra.log.log import Log
+from regrow.infra.state.driver_lock import driving
+from regrow.infra.state.places import Places
 from regrow.search.events import Opened, Row, encode
 from regrow.search.lifecycle import TrialState
 from regrow.search.simulator import Simulation
@@ -110,7 +112,7 @@ def test_a_last_segment_that_is_torn_is_read_once(tmp_path: Path) -> None:
 
 def test_it_runs_while_somebody_runs_it(result: rg.Result, tmp_path: Path) -> None:
     assert result.status == "interrupted"
-    with Places.at(str(tmp_path / "state")).held("kinds"):
+    with driving(Places.at(str(tmp_path / "state")), "kinds"):
         assert result.refresh().status == "running"
     assert result.refresh().status == "interrupted"
 

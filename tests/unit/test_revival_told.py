@@ -13,15 +13,16 @@ import pytest
 
 from regrow.cli.live.board import Board
 from regrow.cli.text import ending, retry, summary
-from regrow.flows.happenings import Happenings
-from regrow.infra import views
-from regrow.infra.claim import Opening, claimed
-from regrow.infra.experiments import prepare
-from regrow.infra.ledger import Ledger
-from regrow.infra.mlflow_parent import NOTE_TAG
-from regrow.infra.mlflow_runs import Runs
-from regrow.infra.places import Places, read_events
+from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.infra.coordinator.ledger import Ledger
+from regrow.infra.log.reading import read_events
+from regrow.infra.mlflow.parent_run import NOTE_TAG
+from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.prefect.events import Happenings
+from regrow.infra.state.experiments import prepare
+from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
+from regrow.infra.views import summaries
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
 from regrow.search.history import History
 from tests.unit.revived import failed_after, failing, retried, simulated, until
@@ -41,7 +42,7 @@ def fold(events: list[AnyEvent]) -> History:
 
 
 def into(places: Places, events: list[AnyEvent]) -> None:
-    from regrow.infra.log import Log
+    from regrow.infra.log.log import Log
 
     log = Log.open(places.store("simulated"))
     log.claim([encode(event) for event in events])
@@ -115,7 +116,7 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
         )
         return claimed(store, opening, driver)
 
-    from regrow.infra.log import Log
+    from regrow.infra.log.log import Log
 
     Log.open(store).claim([encode(event) for event in BROKEN.events])
     asyncio.run(sitting("one"))
@@ -133,14 +134,14 @@ def test_show_says_which_code_each_session_ran() -> None:
         for n, e in enumerate(MENDED.events)
     ]
     history = fold(events)
-    first, second = views.sessions(history)
+    first, second = summaries.sessions(history)
     assert (first["changed"], first["commit"], first["dirty"], first["retry_failed"]) == ([], "c" * 40, True, False)
     assert (second["changed"], second["retry_failed"]) == (["train.py"], True)
-    line = views.code_line(history)
+    line = summaries.code_line(history)
     assert line is not None
     assert line.startswith("code: train.py changed since the session of ")
     assert line.endswith("(commit ccccccc, dirty)")
-    assert views.code_line(fold(MENDED.events)) is None
+    assert summaries.code_line(fold(MENDED.events)) is None
 
 
 # Those who follow

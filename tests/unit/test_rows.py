@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from regrow.infra import rows as reading
-from regrow.infra.log import Log
-from regrow.infra.places import replayed
-from regrow.infra.rows import Rows, reports
+from regrow.infra.log import rows as reading
+from regrow.infra.log.log import Log
+from regrow.infra.log.reading import replayed
+from regrow.infra.log.rows import Rows, reports
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Began, Ended, Proposed, Reported, Row, Saved, Started, decode, encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from regrow.infra.run_logs import is_away
+from regrow.infra.prefect.run_logs import is_away
 
 
 def refusal(status: int) -> httpx.HTTPStatusError:

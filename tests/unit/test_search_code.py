@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.ledger import Ledger
-from regrow.infra.places import read_events
+from regrow.infra.coordinator.ledger import Ledger
+from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
 from regrow.search.verify import verify

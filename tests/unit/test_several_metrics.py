@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra import views
+from regrow.infra.views import summaries
 from regrow.search import samplers
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
@@ -131,13 +131,13 @@ def test_it_is_what_the_definition_says(seed: int) -> None:
 
 def test_show_has_the_front_with_its_metrics_and_none_for_one_metric() -> None:
     done = run(spec(), lambda config, step: {"accuracy": config["x"], "latency": config["x"] * 10, "other": 1.0})
-    shown = views.show(done.history, alive=False, now=done.now)
-    assert shown["front"] == views.front(done.history)
+    shown = summaries.show(done.history, alive=False, now=done.now)
+    assert shown["front"] == summaries.front(done.history)
     assert [entry["trial"] for entry in shown["front"]] == [0, 1, 2, 3]
     assert shown["front"][0] == {"trial": 0, "metrics": {"accuracy": 0.1, "latency": 1.0}, "config": {"x": 0.1}}
     assert (shown["metric"], shown["mode"], shown["best"]["trial"]) == ("accuracy", "max", 3), "the first governs"
     single = run(one(), lambda config, step: {"accuracy": config["x"]})
-    assert "front" not in views.show(single.history, alive=False, now=single.now)
+    assert "front" not in summaries.show(single.history, alive=False, now=single.now)
 
 
 # What samplers are told
@@ -223,7 +223,7 @@ def test_a_step_that_breaks_a_constraint_is_never_best() -> None:
     history = planner.history
     assert history.best == 0
     assert [trial.best for trial in history.trials] == [(0.6, 3), None]
-    best = views.best(history)
+    best = summaries.best(history)
     assert best is not None
     assert (best["trial"], best["value"], best["step"]) == (0, 0.6, 3)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.claim import Opening, claimed
-from regrow.infra.experiments import Prepared, prepare
-from regrow.infra.log import Log
-from regrow.infra.places import Places, read_events, replay
+from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.infra.log.log import Log
+from regrow.infra.log.reading import read_events, replay
+from regrow.infra.state.experiments import Prepared, prepare
+from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import encode
 from regrow.search.spec import PER_SITTING, Spec

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from regrow.infra import sources as module
-from regrow.infra.environment import collect
-from regrow.infra.sources import changes, code_changed, sources
+from regrow.infra.state import sources as module
+from regrow.infra.state.environment import collect
+from regrow.infra.state.sources import changes, code_changed, sources
 from regrow.search.events import Opened
 from regrow.search.spec import COMMAND, Spec
 from tests.unit.simulated import SPEC

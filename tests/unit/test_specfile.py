@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.specfile import read_spec, write_spec
+from regrow.infra.state.spec_file import read_spec, write_spec
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.sqlite_files import fill_from_template
+from regrow.infra.machine.sqlite import fill_from_template
 
 
 def making(database: Path, made: list[str]) -> Callable[[], None]:

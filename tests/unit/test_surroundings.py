@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.surroundings import FILES, direct, short_tmp
+from regrow.infra.machine.surroundings import FILES, direct, short_tmp
 from regrow.tasks.errors import UserError
 
 PROXY = "http://proxy.example:3128"
@@ -46,7 +46,7 @@ def test_a_ray_tmpdir_of_the_users_stays_and_is_refused_where_it_is_too_long() -
 
 def test_as_many_files_as_the_system_allows() -> None:
     code = (
-        "import resource as r; from regrow.infra.surroundings import raise_file_limit as f;"
+        "import resource as r; from regrow.infra.machine.surroundings import raise_file_limit as f;"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (256, hard)); f(); print(*r.getrlimit(r.RLIMIT_NOFILE))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
@@ -58,7 +58,7 @@ def test_the_embedded_prefect_server_starts_where_few_files_may_be_open(tmp_path
     code = (
         "import fcntl, resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (256, 256));"
         "user = open(sys.argv[1], 'w'); fcntl.flock(user, fcntl.LOCK_SH);"  # without a user, it may end before it has printed
-        "from pathlib import Path; from regrow.infra.prefect_process import Tenancy; Tenancy(Path(sys.argv[1])); print('held')"
+        "from pathlib import Path; from regrow.infra.prefect.process import Tenancy; Tenancy(Path(sys.argv[1])); print('held')"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "users"], capture_output=True, text=True, check=False)
     assert done.stdout == "held\n", done.stderr

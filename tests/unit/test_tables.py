@@ -11,7 +11,7 @@ import pytest
 
 from regrow.infra.exports import frames
 from regrow.infra.exports.files import csv_bytes
-from regrow.infra.tables import Table, read_trace
+from regrow.infra.exports.recorded import Table, read_trace
 from regrow.search.history import History
 from regrow.search.simulator import simulate as simulated
 from regrow.tasks.errors import UserError

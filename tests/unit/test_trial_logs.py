@@ -12,7 +12,7 @@ import pytest
 
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.infra.trial_logs import TrialLogs
+from regrow.infra.views.trial_logs import TrialLogs
 from regrow.search.events import encode as event_bytes
 from regrow.tasks import output
 from regrow.tasks.errors import UserError

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from regrow.infra.experiments import prepare
-from regrow.infra.log import Log
-from regrow.infra.places import Places
+from regrow.infra.log.log import Log
+from regrow.infra.state.experiments import prepare
+from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closing, Created, Known, decode, encode
 from regrow.search.history import History

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
-from regrow.infra.rows import Rows
+from regrow.infra.log.rows import Rows
 from regrow.search.events import AnyEvent, Began, Reported, Row
 from regrow.search.history import History, Trial
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from regrow.cli.live.output import Events
 from regrow.cli.live.viewer import Viewer
-from regrow.infra.log import Log, full
-from regrow.infra.notes import NONE, Notes
+from regrow.infra.log.log import Log, full
+from regrow.infra.state.notes import NONE, Notes
 from regrow.tasks.ports import Store
 
 REFRESH_SECONDS = 0.5
@@ -74,7 +74,7 @@ class Live:
     def _follow(self, coordinator: Any, done: threading.Event) -> None:
         import ray
 
-        from regrow.infra import cluster
+        from regrow.infra.ray import cluster
 
         while True:
             last = done.is_set()

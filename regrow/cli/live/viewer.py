@@ -17,8 +17,8 @@ from regrow.cli.live.grid import signs_of
 from regrow.cli.live.layout import compose
 from regrow.cli.live.output import Events
 from regrow.cli.live.screen import Screen
-from regrow.infra.log import Segments, full
-from regrow.infra.notes import NONE, Notes
+from regrow.infra.log.log import Segments, full
+from regrow.infra.state.notes import NONE, Notes
 from regrow.search.events import Opened, decode
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.traces import one_line

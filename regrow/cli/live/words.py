@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regrow.cli.live.incidents import Absence, Loss
 from regrow.cli.text import duration, ends, number
-from regrow.flows.happenings import again
+from regrow.infra.prefect.events import again
 from regrow.search.durations import told
 from regrow.search.events import Ended
 from regrow.search.history import History, Trial

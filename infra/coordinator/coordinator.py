@@ -1,0 +1,398 @@
+"""The coordinator: a Ray actor near the driver that owns the experiment's log and planner.
+
+It answers attempts (`tell`), gives the driver its instructions, and lets readers follow the log. It restarts by replay:
+everything that it knows is in the log, except what it owed to somebody, who then asks again or is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from regrow.infra.coordinator.assignments import assignment
+from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.infra.coordinator.leases import Watch
+from regrow.infra.log.log import Segments, Superseded
+from regrow.infra.state.experiments import make_importable
+from regrow.search.errors import SpecError
+from regrow.search.events import (
+    Began,
+    Cause,
+    Closing,
+    Ended,
+    Reported,
+    Status,
+)
+from regrow.search.history import Attempt
+from regrow.search.spec import Spec
+from regrow.tasks.errors import RegrowError, UserCodeError
+from regrow.tasks.messages import Assignment, LogLine, Order, Progress
+from regrow.tasks.ports import Store
+
+LOOK_SECONDS = 5.0
+"""Between two looks at whether another writer took the log over, while there is nothing to write."""
+POLL_SECONDS = 0.5
+"""For how long the driver waits for instructions at least when the store is slow."""
+MOST_LINES = 5_000
+"""Lines that trials print and that wait for the driver; beyond, the oldest are let go. All of them are in the state."""
+FENCED = Order(reason="fenced", why="the lease is not held any more")
+
+
+class Instructions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver is to do: submit these attempts; once `finished` is not None, nothing more comes.
+
+    `forget`: (trial, attempt) that were given up and may never answer: to be killed where that is possible, and not to be
+    waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `avoid`: ids
+    of all of those, and of nodes that fell silent, where an attempt might never arrive. `trouble`: why the log or
+    checkpoints cannot be written at present, None if all is well. `superseded`: another driver took the experiment over.
+    """
+
+    submit: tuple[Assignment, ...] = ()
+    forget: tuple[tuple[int, int], ...] = ()
+    drain: tuple[tuple[str, str], ...] = ()
+    avoid: tuple[str, ...] = ()
+    trouble: str | None = None
+    finished: Status | None = None
+    superseded: bool = False
+
+
+class Coordinator:
+    """The actor's class. Async: all state changes happen in its one event loop.
+
+    `driver` is unique to a driver's sitting: by it a coordinator knows whether it is the first of its driver. (Ray
+    knows whether an actor was restarted, but not whether it had come to write anything before.)
+    """
+
+    def __init__(
+        self, store: Store, opening: Opening, driver: str, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._failed: RegrowError | SpecError | None = None
+        """What the first decisions raised; an exception here would reach the driver as the actor's death only."""
+        make_importable(Spec.recorded(opening.spec))
+        try:
+            self._ledger = claimed(store, opening, driver)
+        except (UserCodeError, SpecError) as error:
+            self._failed = error
+            return
+        self._monotonic = monotonic
+        self._carriers: dict[tuple[int, int], str] = {}
+        """Task runs that were given a further trial to run, until that has begun."""
+        self._leaving = False
+        self._writer: asyncio.Task[None] | None = None
+        self._watch = Watch(monotonic)
+        history = self._ledger.history
+        for n in history.running:  # after a restart: from now on
+            if (a := history.trials[n].attempt) is not None and a.t_began is not None:
+                self._watch.heard(n, a.number)
+        self._troubles: dict[tuple[int, int], str] = {}
+        """Why attempts cannot save their checkpoints at present."""
+        self._forget: list[tuple[int, int]] = []
+        self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
+        self._looked = monotonic()
+        self._looking: asyncio.Task[None] | None = None
+
+    # ---- for attempts ----------------------------------------------------------------------------------------------
+
+    async def tell(self, progress: Progress) -> Order:
+        """Takes an attempt's news in and answers once they are durable."""
+        self._start()
+        ledger, history = self._ledger, self._ledger.history
+        attempt = history.lease(progress.trial, progress.attempt)
+        self._watch.seen(self._node_of(progress))
+        if attempt is None and self._told_already(progress):
+            await self._settled()
+            return FENCED if ledger.superseded else Order()
+        if ledger.superseded or attempt is None or self._is_impostor(progress, attempt):
+            return FENCED
+        self._watch.heard(progress.trial, progress.attempt)
+        self._troubled(progress)
+        if progress.doomed:
+            self._watch.doom(attempt.node_id or (progress.began.node_id if progress.began else ""), progress.doomed)
+        self._observe(progress, attempt)
+        # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
+        answer = self._answer(progress, attempt)
+        # While it waits for us it is not silent, however long the store may be away.
+        with self._watch.speaking(progress.trial, progress.attempt):
+            try:
+                await ledger.committed()
+            except Superseded:
+                return FENCED
+        return answer
+
+    async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """Keeps what the attempts of a task run print until the driver takes it."""
+        self._lines += [(task_run, line) for line in lines]
+
+    def _troubled(self, progress: Progress) -> None:
+        lease = progress.trial, progress.attempt
+        if progress.trouble and progress.ended is None:
+            self._troubles[lease] = progress.trouble
+        else:
+            self._troubles.pop(lease, None)
+
+    async def trouble(self) -> str | None:
+        """Why the log, or a checkpoint, cannot be written at present; None if all is well."""
+        held = (why for lease, why in sorted(self._troubles.items()) if self._ledger.history.lease(*lease) is not None)
+        return self._ledger.trouble or next(held, None)
+
+    def _answer(self, progress: Progress, attempt: Attempt) -> Order:
+        ledger, history = self._ledger, self._ledger.history
+        drop = tuple(ledger.drops.pop(progress.trial, ()))
+        trial = history.trials[progress.trial]
+        # Clones of this trial's checkpoints are other trials', but their files are its own.
+        clones = [manifest for manifest, owner in history.borrowed.items() if owner == trial.number]
+        keep = (*(c.manifest for c in trial.checkpoints.values()), *clones) if drop else ()
+        if progress.ended is not None:
+            following = None
+            doomed = attempt.node_id in self._watch.doomed
+            if progress.carry_on and attempt.task_run is not None and not doomed and self._fits_next(attempt):
+                following = ledger.starts.pop(0)
+                self._carriers[following] = attempt.task_run
+            return Order(drop=drop, keep=keep, next=assignment(ledger.history, *following) if following else None)
+        if attempt.stop is not None:
+            return Order(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
+        if attempt.leave is not None:
+            return Order(reason="paused", why=attempt.leave, unsaved=trial.clone is not None, drop=drop, keep=keep)
+        if (why := self._watch.doomed.get(attempt.node_id)) is not None:
+            return Order(reason="preempted", why=why, drop=drop, keep=keep)
+        if (closing := history.closing) is not None:
+            return Order(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
+        return Order(until=attempt.until, drop=drop, keep=keep)
+
+    def _fits_next(self, attempt: Attempt) -> bool:
+        """Whether there is an attempt to start that wants as much as this one has."""
+        if not self._ledger.starts:
+            return False
+        trial, number = self._ledger.starts[0]
+        return self._ledger.history.trials[trial].attempts[number - 1].width == attempt.width
+
+    def _node_of(self, progress: Progress) -> str:
+        """The node from which an attempt, maybe a zombie, speaks; empty if that is not known."""
+        trials = self._ledger.history.trials
+        attempts = trials[progress.trial].attempts if 0 <= progress.trial < len(trials) else []
+        return attempts[progress.attempt - 1].node_id if 1 <= progress.attempt <= len(attempts) else ""
+
+    def _told_already(self, progress: Progress) -> bool:
+        """Whether this is an attempt's last message once more, whose first answer was lost."""
+        trials = self._ledger.history.trials
+        if progress.ended is None or not 0 <= progress.trial < len(trials):
+            return False
+        attempts = trials[progress.trial].attempts
+        if not 1 <= progress.attempt <= len(attempts):
+            return False
+        attempt = attempts[progress.attempt - 1]
+        return attempt.outcome == progress.ended.outcome and not self._is_impostor(progress, attempt)
+
+    def _is_impostor(self, progress: Progress, attempt: Attempt) -> bool:
+        return progress.began is not None and attempt.task_run not in (None, progress.began.task_run)
+
+    def _observe(self, progress: Progress, attempt: Attempt) -> None:
+        ledger, now = self._ledger, self._ledger.now()
+        lease: dict[str, Any] = {"trial": progress.trial, "attempt": progress.attempt}
+        trial = ledger.history.trials[progress.trial]
+        if progress.began is not None and attempt.t_began is None:
+            came = progress.began
+            ledger.record(
+                Began(
+                    t=now, **lease, node=came.node, node_id=came.node_id, restored=came.restored, skipped=list(came.skipped),
+                    task_run=came.task_run, ago=came.ago,
+                )
+            )
+            self._carriers.pop((progress.trial, progress.attempt), None)
+        if rows := [row for row in progress.rows if row.step > trial.step]:
+            ledger.record(Reported(t=now, **lease, rows=rows))
+        for saved in progress.saved:
+            if attempt.saved < saved.step <= trial.step:
+                ledger.record(msgspec.structs.replace(saved, t=now))
+        if progress.ended is not None:
+            ledger.record(msgspec.structs.replace(progress.ended, t=now))
+
+    # ---- for the driver --------------------------------------------------------------------------------------------
+
+    async def instructions(self, timeout: float) -> Instructions:
+        """What to do next; waits up to `timeout` seconds for something."""
+        self._start()
+        ledger = self._ledger
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            self._expire()
+            self._look()
+            ledger.decide()
+            # Taken before waiting: what is decided meanwhile is not durable when this is.
+            starts, ledger.starts = ledger.starts, []
+            closed = ledger.history.closed
+            try:
+                async with asyncio.timeout(max(deadline - asyncio.get_running_loop().time(), POLL_SECONDS)):
+                    await ledger.committed()
+            except TimeoutError:
+                ledger.starts = starts + ledger.starts
+                return Instructions(trouble=await self.trouble())
+            except Superseded:
+                return Instructions(superseded=True)
+            starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
+            if starts or closed is not None or ledger.superseded or self._forget or self._watch.undrained:
+                break
+            if not await self._news(deadline - asyncio.get_running_loop().time()):
+                break
+        return Instructions(
+            submit=tuple(assignment(ledger.history, *lease) for lease in starts),
+            forget=self._take_forgotten(),
+            drain=self._watch.take_undrained(),
+            avoid=(*self._watch.shunned(), *self._watch.doomed),  # the cluster learns of a doomed one only after this
+            trouble=await self.trouble(),
+            finished=closed.status if closed is not None else None,
+            superseded=ledger.superseded,
+        )
+
+    async def lines(self) -> list[tuple[str, LogLine]]:
+        """What trials have printed since the last call: task runs and lines."""
+        found = list(self._lines)
+        self._lines.clear()
+        return found
+
+    async def lost(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> bool:
+        """A task run carries nothing any more: what it carried and nobody ended is lost. Whether its trial is to have another
+        attempt.
+        """
+        self._start()
+        history = self._ledger.history
+        carried = [lease for lease, carrier in self._carriers.items() if carrier == task_run]
+        # A later attempt of its own trial is the same task run's retry, and alive.
+        held = [
+            (n, a.number)
+            for n in sorted(history.running)
+            if n != trial and (a := history.trials[n].attempt) and a.task_run == task_run
+        ]
+        # Handed out twice, by a coordinator that died and by the next, one of two was fenced: the other one is alive.
+        holder = history.lease(trial, attempt)
+        own = {(trial, attempt)} if holder is None or holder.task_run in (None, task_run) else set()
+        for lease in sorted({*own, *carried, *held}):
+            self._bury(*lease, cause=cause, message=message)
+        await self._settled()
+        return not history.trials[trial].state.final
+
+    async def doom(self, node_id: str, why: str) -> None:
+        """A node is about to go away: its attempts are told to save a checkpoint and leave."""
+        self._watch.doom(node_id, why, drained=True)
+
+    async def node_lost(self, node_id: str) -> None:
+        """A node is gone: what ran there is lost, and what was on its way may never arrive."""
+        self._start()
+        history = self._ledger.history
+        for n in sorted(history.running):
+            a = history.trials[n].attempt
+            if a is not None and a.t_began is not None and a.node_id == node_id:
+                self._forget.append((n, a.number))
+                self._bury(n, a.number, cause="preempted", message="the node was lost")
+        self._watch.suspect(
+            (n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None and a.t_began is None
+        )
+        await self._settled()
+
+    def _expire(self) -> None:
+        """Gives up the attempts that were silent for longer than their lease."""
+        history = self._ledger.history
+        self._watch.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
+        for n in sorted(history.running):
+            a = history.trials[n].attempt
+            if a is None or not self._watch.silent(n, a.number, history.spec.lease, began=a.t_began is not None):
+                continue
+            if a.t_began is not None:
+                self._watch.shun(a.node_id)
+                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
+                message += " in code that holds Python's lock"
+            else:
+                message = "it did not begin: the node that it was sent to was lost"
+            self._forget.append((n, a.number))
+            self._bury(n, a.number, cause="preempted", message=message)
+
+    def _look(self) -> None:
+        """A writer with nothing to write would never learn that another one took over."""
+        if self._monotonic() - self._looked > LOOK_SECONDS and (self._looking is None or self._looking.done()):
+            self._looked = self._monotonic()
+            self._looking = asyncio.get_running_loop().create_task(self._ledger.look())
+
+    def _take_forgotten(self) -> tuple[tuple[int, int], ...]:
+        forgotten, self._forget = tuple(self._forget), []
+        return forgotten
+
+    async def close(self, status: Status, why: str) -> None:
+        """No attempt starts any more, running ones are asked to save a checkpoint and end."""
+        self._start()
+        history = self._ledger.history
+        if history.closing is None and history.closed is None and not self._ledger.superseded:
+            self._ledger.record(Closing(t=self._ledger.now(), status=status, why=why, by="user"))
+        await self._settled()
+
+    async def abandon(self, message: str) -> None:
+        """Gives up all attempts that still run; what they send from now on is refused."""
+        history = self._ledger.history
+        for n in sorted(history.running):
+            if (a := history.trials[n].attempt) is not None:
+                self._bury(n, a.number, cause="preempted", message=message)
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Waits for the log; that another driver took it over is told by the next `instructions`."""
+        with suppress(Superseded):
+            await self._ledger.committed()
+
+    def _bury(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
+        ledger = self._ledger
+        if ledger.superseded or ledger.history.lease(trial, attempt) is None:
+            return
+        self._carriers.pop((trial, attempt), None)
+        if (trial, attempt) in ledger.starts:
+            ledger.starts.remove((trial, attempt))
+        ledger.record(
+            Ended(
+                t=ledger.now(), trial=trial, attempt=attempt, outcome="lost", cause=cause,
+                step=ledger.history.trials[trial].step, message=message, by="driver",
+            )
+        )
+
+    async def identity(self) -> str:
+        """The experiment's id, a UUID."""
+        self._start()
+        return self._ledger.history.id
+
+    async def farewell(self) -> int:
+        """Nothing more comes: readers need not wait any longer. Returns the number of the log's last segment."""
+        await self._ledger.committed()
+        self._leaving = True
+        async with self._ledger.news:
+            self._ledger.news.notify_all()
+        return self._ledger.log.last
+
+    # ---- for readers -----------------------------------------------------------------------------------------------
+
+    async def follow(self, after: int, timeout: float) -> Segments:
+        """Segments of the log after number `after`, as many as one answer holds; waits up to `timeout` seconds for one."""
+        self._start()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self._ledger.log.last <= after:
+            if self._leaving or not await self._news(deadline - asyncio.get_running_loop().time()):
+                return []
+        return await asyncio.to_thread(self._ledger.log.answer, after)
+
+    async def _news(self, timeout: float) -> bool:
+        if timeout <= 0:
+            return False
+        try:
+            async with asyncio.timeout(timeout), self._ledger.news:
+                await self._ledger.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _start(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._ledger.write())

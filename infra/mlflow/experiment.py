@@ -1,0 +1,46 @@
+"""Creating, finding and restoring the MLflow experiment, the same for a client and for a SQL store.
+
+Imports mlflow at the top: load this module lazily, see `mlflow_sink`.
+"""
+
+from typing import Any, Final
+
+from mlflow.entities import Experiment, ExperimentTag, ViewType
+from mlflow.exceptions import MlflowException
+from mlflow.store.tracking.abstract_store import AbstractStore
+from mlflow.tracking import MlflowClient
+
+from regrow.infra.mlflow.updates import SUPERSEDED_TAG, Target
+
+_KIND_TAG: Final = "mlflow.experimentKind"
+
+
+def open_experiment(api: MlflowClient | AbstractStore, target: Target) -> Experiment:
+    """The active MLflow experiment of the target's name."""
+    experiment: Experiment | None = api.get_experiment_by_name(target.experiment_name)
+    if experiment is None:
+        try:
+            experiment_id = api.create_experiment(target.experiment_name, target.artifact_location, _tags(api))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            return open_experiment(api, target)  # another process was faster
+        return api.get_experiment(experiment_id)
+    if experiment.lifecycle_stage != "active":
+        _restore(api, experiment.experiment_id)
+    return experiment
+
+
+def _tags(api: MlflowClient | AbstractStore) -> Any:
+    """MLflow's page opens an experiment of this kind with its runs and charts, any other with those for agents."""
+    kind = "custom_model_development"
+    return [ExperimentTag(_KIND_TAG, kind)] if isinstance(api, AbstractStore) else {_KIND_TAG: kind}
+
+
+def _restore(api: MlflowClient | AbstractStore, experiment_id: str) -> None:
+    # MLflow restores every run with its experiment, superseded ones too: those go back to where they were.
+    api.restore_experiment(experiment_id)
+    superseded = f"tags.`{SUPERSEDED_TAG}` = 'true'"
+    while runs := api.search_runs([experiment_id], superseded, ViewType.ACTIVE_ONLY, 1000, None, None):
+        for run in runs:
+            api.delete_run(run.info.run_id)

@@ -1,0 +1,140 @@
+"""The best trial's model in MLflow's model registry: a new version, once for each best.
+
+Imports mlflow at the top: load this module lazily, see `mlflow_sink`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.entities.logged_model_status import LoggedModelStatus
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.tracking import MlflowClient
+
+from regrow.infra.mlflow.in_trial_runs import own_runs
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.trial_runs import Runs
+from regrow.search.history import History
+from regrow.tasks.checkpoints import restore
+from regrow.tasks.ports import Store
+
+_ALREADY = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
+_VERSIONS_TAG = "mlflow.modelVersions"
+
+
+def register_best(
+    name: str, history: History, sink: MlflowSink, runs: Runs, *, store: Store, tracking_uri: str
+) -> str | None:
+    """Registers the best trial's model as a new version of `name`, unless it is one already; returns why it could not.
+
+    That model is the last one that the trial's training logged itself, in whatever MLflow experiment, with its signature; where
+    there is none, the files of the checkpoint of the best step. Raises what MLflow or the store raises.
+    """
+    best = history.leader
+    if best is None or best.best is None:
+        return f"No model was registered as {name!r} in MLflow: no trial has reported anything"
+    value, step = best.best
+    client = MlflowClient(tracking_uri)
+    run_id = sink.run_id(runs.current_key(best.number))
+    if run_id is None:
+        raise LookupError(f"trial {best.number} has no run in MLflow")
+    tags = {
+        "regrow.experiment": history.spec.name, "regrow.experiment_id": history.id, "regrow.trial": str(best.number),
+        "regrow.step": str(step), "regrow.metric": history.objective.name, "regrow.value": repr(value),
+    }
+    if _is_registered(client, name, tags):
+        return None
+    places = [place.experiment_id for place in client.search_experiments()]
+    sources = [run_id, *(run.info.run_id for run in own_runs(client, places, history.id, best.number))]
+    models = [
+        model for source in sources for model in client.search_logged_models(places, filter_string=f"source_run_id = '{source}'")
+    ]
+    models.sort(key=lambda model: int(model.creation_timestamp), reverse=True)
+    ready = [model for model in models if str(model.status) == str(LoggedModelStatus.READY)]
+    model_id = next((model.model_id for model in ready if model.name != _CHECKPOINT), None)
+    about = f"Trial {best.number} of {history.spec.name}: {history.objective.name} = {value:.6g} at step {step}."
+    if model_id is None:
+        saved = best.checkpoint_at(step)
+        if saved is None:
+            return (
+                f"No model was registered as {name!r} in MLflow: the best trial {best.number} logged none"
+                " (mlflow.<flavor>.log_model) and has no checkpoint"
+            )
+        about_it = {**tags, "regrow.manifest": saved.manifest}
+        before = (m.model_id for m in ready if m.name == _CHECKPOINT and about_it.items() <= dict(m.tags).items())
+        model_id = next(before, None) or _from_checkpoint(client, sink.mlflow_experiment_id, run_id, store, about_it)
+        about += (
+            f" These are the files of its checkpoint of step {saved.step}, as the trainable saved them, not a model of a flavor"
+            " that MLflow can load or serve: get them with mlflow.artifacts.download_artifacts. To have such a model here,"
+            " log it in the trainable (mlflow.<flavor>.log_model)."
+        )
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code not in _ALREADY:
+            raise
+    with _looking_at(tracking_uri):
+        version = client.create_model_version(
+            name, f"models:/{model_id}", run_id=run_id, tags=tags, description=about, model_id=model_id
+        )
+    _link(client, model_id, name, version.version)
+    return None
+
+
+def _is_registered(client: MlflowClient, name: str, tags: dict[str, str]) -> bool:
+    page: str | None = None
+    while True:
+        versions = client.search_model_versions(f"name='{name}'", max_results=1000, page_token=page)
+        if any(tags.items() <= dict(version.tags).items() for version in versions):
+            return True
+        page = versions.token
+        if not page:
+            return False
+
+
+@contextmanager
+def _looking_at(tracking_uri: str) -> Iterator[None]:
+    """Within the block MLflow's global client looks there: the registry asks that one for the model, not its own."""
+    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None  # type: ignore[no-untyped-call]  # mlflow's
+    mlflow.set_tracking_uri(tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)  # type: ignore[arg-type]  # None is what it was
+
+
+_CHECKPOINT = "regrow-checkpoint"
+
+
+def _from_checkpoint(
+    client: MlflowClient, experiment_id: str, run_id: str, store: Store, tags: dict[str, str]
+) -> str:
+    manifest = tags["regrow.manifest"]
+    with tempfile.TemporaryDirectory(prefix="regrow-register-") as scratch:
+        folder = Path(scratch, "model")
+        restored = restore(store, [manifest], folder)
+        if restored.manifest is None:
+            raise LookupError(f"the checkpoint {manifest} cannot be read: {restored.skipped[0][1]}")
+        logged = client.create_logged_model(
+            experiment_id, name=_CHECKPOINT, source_run_id=run_id, tags=tags, model_type="checkpoint"
+        )
+        if not (folder / "MLmodel").exists():  # the trainable may have saved a whole model of MLflow's
+            metadata: dict[str, Any] = {"regrow": tags}
+            model = Model(run_id=run_id, model_id=logged.model_id, flavors={}, metadata=metadata)
+            model.save(str(folder / "MLmodel"))
+        client.log_model_artifacts(logged.model_id, str(folder))
+        client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+    return str(logged.model_id)
+
+
+def _link(client: MlflowClient, model_id: str, name: str, version: str) -> None:
+    """What MLflow's own `register_model` notes on the model, so that its pages lead from the one to the other."""
+    before = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS_TAG, "[]"))
+    client.set_logged_model_tags(model_id, {_VERSIONS_TAG: json.dumps([*before, {"name": name, "version": version}])})

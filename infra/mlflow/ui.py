@@ -1,0 +1,136 @@
+"""MLflow's web page on an experiment's records, as a process of ours on loopback."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+
+from regrow.infra.mlflow.database import make_sure_of
+from regrow.infra.mlflow.parent_run import best_metric
+from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
+from regrow.tasks.errors import RegrowError, UserError
+
+BOOT_SECONDS = 60.0
+_TICK = 0.1
+_APP = "regrow"
+"""Our name for `infra/mlflow/page.py` in `pyproject.toml`."""
+
+
+@contextmanager
+def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = None) -> Iterator[str]:
+    """The address of MLflow's page within the block. A tracking server has its own page: that is used as it is.
+
+    `port` None: any free one. Raises UserError if `port` is taken, RegrowError if the server does not come up.
+    """
+    if tracking_uri.startswith(("http://", "https://")):
+        yield tracking_uri
+        return
+    make_sure_of(tracking_uri)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was in use a moment ago is free
+        try:
+            probe.bind(("127.0.0.1", port or 0))
+        except OSError:
+            raise UserError(f"port {port} is in use; give another with --mlflow-port, or leave it out") from None
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server"]
+    if entry_points(group="mlflow.app", name=_APP):  # not so where an older version of ours was installed for editing
+        command += ["--app-name", _APP]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    if artifacts is not None:
+        command += ["--artifacts-destination", artifacts]
+    # Its job runners are processes of 250 MB each that a page for looking does not need.
+    # In the environment rather than on the command line, which everybody on the machine can read: it may have a password.
+    settings = {"MLFLOW_BACKEND_STORE_URI": tracking_uri}
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    with tempfile.TemporaryFile() as output:
+        server = subprocess.Popen(
+            command, env={**os.environ, **settings, **quiet},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+        )
+        try:
+            _await(url, server, output.fileno())
+            yield url
+        finally:
+            _end(server)
+
+
+def runs_page(url: str, experiment: str, metric: str, mode: str, *, only: str | None = None) -> str:
+    """The address of the page on an experiment's trials: best first, their curves beside them.
+
+    `experiment` is MLflow's, which several of ours may share: `only` is the id of the one whose trials are shown.
+
+    The front page if MLflow does not know the experiment (yet). Without a filter or an order of its own MLflow shows the
+    parent run alone, closed.
+    """
+    query = urllib.parse.urlencode({"experiment_name": experiment})
+    url, credentials = _apart(url.rstrip("/"))
+    request = urllib.request.Request(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}")
+    if credentials:
+        request.add_header("Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            number = json.load(answer)["experiment"]["experiment_id"]
+    except (urllib.error.URLError, http.client.HTTPException, OSError, KeyError, ValueError):
+        return url
+    view = {
+        "workflowType": "machine_learning", "compareRunsMode": "CHART", "searchFilter": _trials_of(only),
+        "orderByKey": f"metrics.`{legal_name(best_metric(metric))}`", "orderByAsc": "true" if mode == "min" else "false",
+    }
+    return f"{url}/#/experiments/{number}/runs?{urllib.parse.urlencode(view, quote_via=urllib.parse.quote)}"
+
+
+def _apart(url: str) -> tuple[str, str]:
+    """An address without the user and password in it, and these, else those of MLflow's own variables; empty for none."""
+    parts = urllib.parse.urlsplit(url)
+    user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
+    given, _, host = parts.netloc.rpartition("@")
+    credentials = urllib.parse.unquote(given) or (f"{user}:{password}" if user else "")
+    return parts._replace(netloc=host).geturl(), credentials
+
+
+def _trials_of(experiment_id: str | None) -> str:
+    trials = "attributes.run_name LIKE 'trial-%'"
+    return trials if experiment_id is None else f"{trials} AND tags.`{EXPERIMENT_TAG}` = '{experiment_id}'"
+
+
+def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:
+    deadline = time.monotonic() + BOOT_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            said = os.pread(output, 100_000, 0).decode(errors="replace").strip().splitlines()
+            raise RegrowError(f"MLflow's server ended while it started: {said[-1] if said else 'it said nothing'}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(_TICK)
+    raise RegrowError(f"MLflow's server did not answer in {BOOT_SECONDS:.0f} s")
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Its own process group: the server starts worker processes that must go with it."""
+    for number in (15, 9):
+        try:
+            os.killpg(server.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            server.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+    server.wait()

@@ -1,0 +1,58 @@
+"""The folder of an embedded Prefect server: who uses it, whether its server runs, and where that listens.
+
+users.lock   held shared by each process that uses the server; the server takes it for itself once nobody does, and ends
+start.lock   held by whoever starts the server, or looks whether it has to
+server.lock  held by the server's process until it ends, however it ends
+server.json  pid and address of the last server
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from regrow.infra.machine import locks
+from regrow.tasks.errors import RegrowError
+
+TICK = 0.01
+"""Seconds between two looks at what another process is about to do."""
+_PATIENCE_SECONDS = 15.0
+"""How long others may hold the locks that are held only briefly."""
+
+
+def use(home: Path) -> IO[str]:
+    """The users' lock, beside other users: while it is open the server does not leave. Raises RegrowError as `start` does."""
+    return _briefly_held(home / "users.lock", shared=True)
+
+
+def start(home: Path) -> IO[str]:
+    """The starters' lock. Raises RegrowError if somebody does not let go of it."""
+    return _briefly_held(home / "start.lock")
+
+
+def _briefly_held(path: Path, *, shared: bool = False) -> IO[str]:
+    file = locks.take(path, shared=shared, wait=_PATIENCE_SECONDS)
+    if file is None:
+        raise RegrowError(f"{path} is locked by another process that does not let go")
+    return file
+
+
+def is_leaving(home: Path, gone: Callable[[], bool]) -> bool:
+    """Whether the server took the users' lock for itself; it needs a moment, so look for a while."""
+    deadline = time.monotonic() + 0.2
+    while time.monotonic() < deadline and not gone():
+        if locks.is_held(home / "users.lock"):
+            return True
+        time.sleep(TICK)
+    return gone()
+
+
+def read_record(home: Path) -> dict[str, Any]:
+    """What the last server of `home` was started with (pid, port, api_url); empty where none was."""
+    try:
+        return dict(json.loads((home / "server.json").read_text()))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,94 @@
+"""Lines of task runs on their way to Prefect's server, in batches, from a thread; a server that is away gets them later."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import LogCreate
+
+from regrow.infra.prefect.server import answers
+from regrow.tasks.messages import LogLine
+
+PERIOD_SECONDS = 2.0
+"""Between two batches: a request costs the server some 10 ms of CPU, whatever is in it."""
+MOST_AT_ONCE = 200
+MOST_WAITING = 20_000
+"""Lines that wait for a server that is away; beyond, the oldest are let go."""
+LAST_SECONDS = 5.0
+"""How long the end waits for the server to have them all."""
+
+
+_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
+
+
+def is_away(error: httpx.HTTPError) -> bool:
+    """Whether Prefect's server is away or overloaded, and may take the same later; otherwise it refuses it."""
+    if not isinstance(error, httpx.HTTPStatusError):
+        return True
+    return error.response.status_code >= _SERVER_ERROR or error.response.status_code == _TOO_MANY_REQUESTS
+
+
+class RunLogs:
+    """Takes lines in and sends them. Thread-safe."""
+
+    def __init__(self, client: SyncPrefectClient, flow_run_id: UUID) -> None:
+        self._client, self._flow_run_id = client, flow_run_id
+        self._waiting: deque[LogCreate] = deque(maxlen=MOST_WAITING)
+
+    def say(self, task_run: str, text: str, *, level: int = logging.INFO) -> None:
+        """Adds a line of the experiment's own about a task run."""
+        self.add(task_run, LogLine(source="regrow", level=level, text=text, t=time.time()))
+
+    def add(self, task_run: str, line: LogLine) -> None:
+        """Adds a line of a task run's."""
+        when = datetime.fromtimestamp(line.t, UTC)
+        self._waiting.append(
+            LogCreate(
+                name=line.source, level=line.level, message=line.text, timestamp=when,  # type: ignore[arg-type]  # see telling
+                flow_run_id=self._flow_run_id, task_run_id=UUID(task_run),
+            )
+        )
+
+    @contextmanager
+    def sent(self, more: Callable[[], Iterable[tuple[str, LogLine]]]) -> Iterator[None]:
+        """Sends within the block, and what `more` returns now and then; its end waits for the rest, but not long."""
+        done = threading.Event()
+
+        def run() -> None:
+            while not done.wait(PERIOD_SECONDS):
+                self._send(more)
+
+        thread = threading.Thread(target=run, name="regrow-run-logs", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(timeout=LAST_SECONDS)
+            if not thread.is_alive():
+                self._send(more)
+
+    def _send(self, more: Callable[[], Iterable[tuple[str, LogLine]]]) -> None:
+        try:
+            for task_run, line in more():
+                self.add(task_run, line)
+        except Exception:  # the cluster may be lost, and what is shown to people is no reason to end an experiment
+            logging.getLogger("regrow").info("lines for Prefect were lost", exc_info=True)
+        while self._waiting and answers(str(self._client.api_url), 0.0):
+            batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
+            try:
+                self._client.create_logs(batch)
+            except httpx.HTTPError as error:
+                if is_away(error):
+                    self._waiting.extendleft(reversed(batch))
+                    return
+                logging.getLogger("regrow").info("Prefect refuses logs: %s", error)  # it would again

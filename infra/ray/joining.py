@@ -1,0 +1,98 @@
+"""Joining a Ray cluster with what the workers of an experiment need: variables, code, processes that are warm."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from regrow.infra.machine import capacity
+from regrow.infra.ray import cluster
+from regrow.infra.state.experiments import make_importable
+from regrow.search import samplers
+from regrow.search.errors import SpecError
+from regrow.search.spec import Spec
+
+TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
+"""The runtime environment of trials. Ray keeps its worker processes apart from those of other tasks and actors: so the
+processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
+
+TRIAL_MODULES = ("regrow.infra.ray.executor",)
+
+
+@contextmanager
+def joined(spec: Spec) -> Iterator[cluster.Cluster]:
+    """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays."""
+    import ray
+
+    before = ray.is_initialized()
+    remote = bool(os.environ.get("RAY_ADDRESS")) and spec.working_dir is not None
+    shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]} if remote else None
+    try:
+        yield cluster.connect(env=environment(spec), runtime_env=shipped)
+    finally:
+        if not before:
+            cluster.disconnect()
+
+
+def environment(spec: Spec) -> dict[str, str]:
+    """The variables of the specification; those without a value are the driver's. Raises SpecError for one that it lacks."""
+    env: dict[str, str] = {}
+    for name, value in spec.env.items():
+        if value is None and name not in os.environ:
+            raise SpecError(key=f"env.{name}", value=None, problem="is not set here", hint=f"export {name}, or give it a value")
+        env[name] = os.environ[name] if value is None else value
+    return env
+
+
+def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
+    """How many attempts may run at a time: as specified, else as many as the cluster can hold.
+
+    Raises SpecError if no node can hold a single one: it would wait forever.
+    """
+    asked = spec.resources.wanted()
+    if not asked:
+        return spec.concurrency or 1  # a specification that asks for nothing has a concurrency
+    room = ray_cluster.slots_for(asked)
+    if room == 0:
+        raise _no_room(asked, ray_cluster.nodes())
+    return spec.concurrency or room
+
+
+def check_room(spec: Spec) -> None:
+    """Raises SpecError if no trial can fit on this machine, before a cluster is started on it. Of others it knows nothing."""
+    asked, here = spec.resources.wanted(), capacity.resources()
+    if not asked or here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
+        return
+    if cluster.fitting(here, asked) == 0:
+        raise _no_room(asked, [here])
+
+
+def _no_room(asked: dict[str, float], nodes: Sequence[Mapping[str, float]]) -> SpecError:
+    have = "; ".join(dict.fromkeys(map(capacity.words, nodes)))
+    problem = f"no node of the cluster can hold a trial that needs this; {'it has' if len(nodes) == 1 else 'they have'} {have}"
+    return SpecError(key="resources", value=asked, problem=problem, hint="ask for less, or add a node that has it")
+
+
+def widest(spec: Spec, ray_cluster: cluster.Cluster) -> int:
+    """Slots' worth of resources that one attempt can have on the present nodes; 1 where trials ask for nothing."""
+    asked = spec.resources.wanted()
+    return ray_cluster.widest(asked) if asked else 1
+
+
+def warm_up(spec: Spec, count: int) -> None:
+    """Starts the processes of `count` trials and of the coordinator in the background, with what they will import."""
+    import ray
+
+    cluster.warm_up(count, TRIAL_MODULES, runtime_env=TRIAL_ENV)
+    ray.remote(num_cpus=0, max_retries=0)(_plan_once).remote(spec.model_dump(mode="json"))
+
+
+def _plan_once(spec: dict[str, Any]) -> None:
+    """Makes a proposal that nobody sees: a sampler's library takes up to 0.8 s to load, before the first trial can start."""
+    importlib.import_module("regrow.infra.coordinator.coordinator")
+    parsed = Spec.recorded(spec)
+    make_importable(parsed)
+    samplers.make(parsed.search, parsed.setting).ask(0, 0)

@@ -1,0 +1,133 @@
+"""The nodes of the cluster as the driver sees them: which are gone, which are about to go, which are spot machines.
+
+A thread asks Ray, so that a cluster which does not answer never holds the driver up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from regrow.infra.ray import cluster
+
+POLL_SECONDS = 1.0
+DRAIN_SECONDS = 120
+"""What Ray is told a node that is about to go away has left; no cloud gives more notice."""
+MARKET_LABEL = "ray.io/market-type"
+"""Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
+NODE_LABEL = "ray.io/node-id"
+NOT_SPOT = {MARKET_LABEL: "!spot"}
+
+
+class Nodes:
+    """What changed among the nodes since the last look. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._alive: dict[str, dict[str, Any]] = {}
+        self._gone: set[str] = set()
+        self._lost: list[str] = []
+        self._draining: dict[str, str] = {}
+        self._to_drain: dict[str, str] = {}
+        self.here: str = ray.get_runtime_context().get_node_id()
+        """The node of this process, on which the experiment depends."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Asks Ray now and then within the block."""
+        done = threading.Event()
+        self._look()
+        thread = threading.Thread(target=self._run, args=(done,), name="regrow-nodes", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(timeout=POLL_SECONDS)
+
+    def take_lost(self) -> list[str]:
+        """Ids of the nodes that died since the last call."""
+        with self._lock:
+            lost, self._lost = self._lost, []
+            return lost
+
+    def draining(self) -> dict[str, str]:
+        """Ids of the nodes that somebody asked to be drained, and why."""
+        with self._lock:
+            return dict(self._draining)
+
+    def drain(self, node_id: str, why: str) -> None:
+        """Have Ray place nothing more on a node; soon, from the thread."""
+        with self._lock:
+            self._to_drain[node_id] = why
+
+    def selector(
+        self, wanted: Mapping[str, float], *, avoid_spot: bool, avoid: Iterable[str] = ()
+    ) -> dict[str, str] | None:
+        """The label selector for an attempt that wants these resources; None where it makes no difference.
+
+        Keeps it off spot machines, and off the nodes `avoid`, each as long as there are others that could hold it.
+        """
+        with self._lock:
+            able = {key: node for key, node in self._alive.items() if cluster.fitting(node["Resources"], wanted)}
+        found: dict[str, str] = {}
+        shunned = sorted(set(avoid) & able.keys())
+        if shunned and len(shunned) < len(able):
+            able = {key: node for key, node in able.items() if key not in shunned}
+            found[NODE_LABEL] = f"!in({','.join(shunned)})"
+        markets = [node.get("Labels", {}).get(MARKET_LABEL) for node in able.values()]
+        if avoid_spot and "spot" in markets and any(m != "spot" for m in markets):
+            found.update(NOT_SPOT)
+        return found or None
+
+    def that_hold(self, wanted: Mapping[str, float]) -> list[str]:
+        """Ids of the nodes that are large enough for an attempt that wants these resources."""
+        with self._lock:
+            return [key for key, node in self._alive.items() if cluster.fitting(node["Resources"], wanted)]
+
+    def _run(self, done: threading.Event) -> None:
+        while not done.wait(POLL_SECONDS):
+            try:
+                if not cluster.head_answers():  # a call that waits for the head ends the process when a new one comes
+                    continue
+                self._look()
+                self._drain_asked()
+            except Exception as error:  # noqa: BLE001 - Ray's own errors are many; the next look may do better
+                logging.getLogger(__name__).info("could not look at the cluster's nodes: %s", error)
+
+    def _look(self) -> None:
+        nodes = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]  # ray's
+        draining: dict[str, int] = _gcs().get_draining_nodes()
+        alive = {key: node for key, node in nodes.items() if node["Alive"]}
+        with self._lock:
+            lost = [key for key in self._alive if key not in alive and key not in self._gone]
+            self._gone.update(lost)
+            self._lost += lost
+            self._alive = alive
+            self._draining = {
+                key: "its node is being drained" for key in draining if key in alive and key not in self._to_drain
+            }
+
+    def _drain_asked(self) -> None:
+        with self._lock:
+            asked = [(node_id, why) for node_id, why in self._to_drain.items() if node_id in self._alive]
+        for node_id, why in asked:
+            autoscaler: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")  # generated, without types
+            deadline_ms = int((time.time() + DRAIN_SECONDS) * 1000)
+            reason = autoscaler.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+            _gcs().drain_node(node_id, reason, why, deadline_ms)
+            with self._lock:
+                self._to_drain.pop(node_id, None)
+
+
+def _gcs() -> Any:
+    """Ray's client for its control store; what `ray drain-node` uses, too (2.60 has no public one)."""
+    worker: Any = importlib.import_module("ray._private.worker").global_worker
+    return worker.gcs_client

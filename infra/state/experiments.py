@@ -1,0 +1,178 @@
+"""Opening an experiment of a state root: is it there, is it the same one, with how many trials does it go on."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from regrow.infra.log.reading import replay, survey
+from regrow.infra.state.driver_lock import runs_here
+from regrow.infra.state.places import Places
+from regrow.search import samplers
+from regrow.search.errors import SpecError, shown
+from regrow.search.events import Closed, Known, Opened, Status
+from regrow.search.history import specification
+from regrow.search.lifecycle import TrialState
+from regrow.search.spec import PER_SITTING, Spec
+from regrow.search.warm import known_from
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An experiment that can be run. `trials` is the new total asked for, None: as it was; `code` (key, sha256) or None."""
+
+    places: Places
+    spec: Spec
+    store: Store
+    trials: int | None
+    code: tuple[str, str] | None
+    new: bool
+    known: list[Known] = field(default_factory=list)
+    """What a new experiment takes over from earlier ones."""
+    nothing_left: bool = False
+    """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
+    ended: Status | None = None
+    """How its last sitting ended; None for a new one, and where its driver was lost."""
+    failed: int | None = None
+    """How many trials may be tried again; None where that was not asked for."""
+    before: Opened | None = None
+    """The opening of the last sitting whose driver said what it ran, None for none."""
+    changes: list[str] = field(default_factory=list)
+    """What is otherwise than in the last sitting, a line each."""
+
+    @property
+    def folder(self) -> str | None:
+        """Where the trainable's code lies, None if it has no place."""
+        return self.spec.working_dir
+
+
+def make_importable(spec: Spec) -> None:
+    """Puts the folder of the user's code on this process's import path, if the search or the schedule is a class in it."""
+    folder = spec.working_dir
+    if (spec.own_sampler or spec.own_scheduler) and folder is not None and folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def request_stop(store: Store) -> str:
+    """Asks the driver of an experiment, wherever it runs, to stop it. Returns the request's key, for `withdraw_stop`."""
+    store.create(key := f"control/stop-{uuid.uuid4().hex}", b"")
+    return key
+
+
+def withdraw_stop(store: Store, key: str) -> None:
+    """Takes a request back that an end has overtaken: it would stop the next session."""
+    store.delete([key])
+
+
+def take_stop_requests(store: Store) -> bool:
+    """Whether `regrow stop` was asked since the last look. Takes the request."""
+    requests = store.list("control/stop-")
+    store.delete(requests)
+    return bool(requests)
+
+
+def prepare(
+    places: Places, name: str, spec: Spec | None, *, trials: int | None, code: str | None, retry_failed: bool = False
+) -> Prepared:
+    """Finds the experiment's log and holds `spec` against it. Raises UserError or SpecError for what cannot be run."""
+    if spec is not None:
+        places.refuse_removed(name)
+    store = places.known(name) if spec is None else places.store(name)
+    if runs_here(places, name):
+        raise UserError(f"experiment {name!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
+    found = survey(store)
+    if found.created is None:
+        if spec is None:
+            raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
+        new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
+        known = _warm(places, new)
+        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True, known=known)
+    stored = specification(found.created, found.opened)
+    if stored.name != name:  # somebody renamed its folder: from this sitting on the log says so, too
+        stored = Spec.parse({**stored.to_json(), "name": name})
+    total = max(found.opened.trials if found.opened else 0, stored.total)
+    if spec is not None:
+        _same(stored, spec, name)
+        trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
+        current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SITTING})
+    else:
+        current = stored
+    if trials is not None:
+        if trials < total:
+            raise SpecError(
+                key="trials", value=trials, hint=f"write {total} or more",
+                problem=f"experiment {name!r} has {total} already, and a total can only be raised",
+            )
+        if trials % stored.repeats:
+            hint = f"write {trials - trials % stored.repeats + stored.repeats}"
+            raise SpecError(key="trials", value=trials, problem=f"is no multiple of repeats ({stored.repeats})", hint=hint)
+        cells = None if stored.own_sampler else samplers.size(stored.search, stored.setting)
+        if cells is not None and trials > (cells := cells * stored.repeats):
+            raise SpecError(key="trials", value=trials, problem=f"the grid has only {cells} cells", hint=f"at most {cells}")
+    if current.trainable == "pickled" and code is None:
+        code = found.opened.code if found.opened else None
+    closed = found.last.status if isinstance(found.last, Closed) else None
+    history = replay(store, name) if retry_failed or closed == "failed" else None
+    over = closed == "finished" or (closed == "failed" and history is not None and history.ended >= total)
+    # What a lost driver left running may fail as it is buried.
+    failed = len(history.by_state[TrialState.FAILED] | history.running) if history is not None and retry_failed else None
+    changed = [key for key in PER_SITTING if getattr(stored, key) != getattr(current, key)]
+    return Prepared(
+        places=places, spec=current, store=store, trials=trials, code=_pickled(code), new=False,
+        nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
+        changes=[_change(key, stored, current) for key in changed], failed=failed, before=found.told, ended=closed,
+    )
+
+
+def _warm(places: Places, spec: Spec) -> list[Known]:
+    """The results of the experiments that a new one starts from. Raises SpecError for one that says nothing about its space."""
+    known: list[Known] = []
+    for number, start in enumerate(spec.warm_start):
+        key = f"warm_start.{number}"
+        try:
+            history = replay(places.known(start.experiment), start.experiment)
+        except UserError as error:
+            raise SpecError(key, start.experiment, str(error)) from None
+        found, outside = known_from(history, spec, start, key)
+        if not found:
+            problem = f"has no trial in this space ({outside} lie outside)" if outside else "has no trial that ended"
+            raise SpecError(key, start.experiment, problem, "leave it out")
+        known += found
+    return known
+
+
+def _pickled(digest: str | None) -> tuple[str, str] | None:
+    """Store key and SHA-256 of a pickled trainable."""
+    return None if digest is None else (f"code/{digest}", digest)
+
+
+def _change(key: str, stored: Spec, current: Spec) -> str:
+    """A line about what is otherwise than in the last sitting."""
+    if key == "env":  # its values may be secrets
+        return "env differs from the last time"
+    where, old, new = _difference(key, stored.settings()[key], current.settings()[key])
+    return f"{where} was {old}, and is {'none' if new is None else shown(new)} from now on"
+
+
+def _same(stored: Spec, given: Spec, name: str) -> None:
+    a, b = stored.identity(), given.identity()
+    for key in a:
+        if a[key] != b[key]:
+            where, old, new = _difference(key, a[key], b[key])
+            raise SpecError(
+                key=where, value=new,
+                problem=f"differs from the experiment {name!r} that is there already, which has {old}",
+                hint=f"give this one another name, or go on with that one: regrow resume {name}",
+            )
+
+
+def _difference(key: str, old: Any, new: Any) -> tuple[str, str, Any]:
+    """The key at which two values differ, as deep as that can be said; the old value in words, and the new one."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        name = next(n for n in (*old, *new) if n not in old or n not in new or old[n] != new[n])
+        return _difference(f"{key}.{name}", old.get(name), new.get(name))
+    return key, "none" if old is None else shown(old), new

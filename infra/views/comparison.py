@@ -1,0 +1,147 @@
+"""Several experiments beside each other: which reached what, with how much. Plain data from their logs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.infra.state.notes import NONE, Notes
+from regrow.infra.views import summaries
+from regrow.search import cost, waste
+from regrow.search.events import AnyEvent, Began, Opened, Reported
+from regrow.search.history import History
+from regrow.search.lifecycle import TrialState
+
+SHARES = (0.125, 0.25, 0.5, 1.0)
+"""Of the smallest budget that any of them spent: where they are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """An experiment and how its best value came: `value[i]` was the best (None: none yet) from `steps[i]` steps and `seconds[i]`
+    seconds on. Steps that were done again count each time, seconds are those of its sittings, each from when its first attempt
+    began: what came before (`starting`, in all) is Ray's and the machine's.
+    """
+
+    label: str
+    history: History
+    steps: list[int]
+    seconds: list[float]
+    value: list[float | None]
+    starting: float
+    notes: Notes = NONE
+    alive: bool = False
+
+    @property
+    def spent(self) -> tuple[int, float]:
+        """Steps and seconds in all."""
+        return cost.steps(self.history), self.ran()
+
+    def ran(self, now: float | None = None) -> float:
+        """Seconds in all; `now` (seconds since the epoch) while a sitting is under way."""
+        return max(0.0, self.history.elapsed(now) - self.starting)
+
+    def at_steps(self, steps: float) -> float | None:
+        """The best value after so many steps of all trials together; None for none."""
+        place = bisect_right(self.steps, steps)
+        return self.value[place - 1] if place else None
+
+    def at_seconds(self, seconds: float) -> float | None:
+        """The best value after so many seconds; None for none."""
+        place = bisect_right(self.seconds, seconds)
+        return self.value[place - 1] if place else None
+
+
+def course(label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive: bool = False) -> Course:
+    """The course of an experiment from its log."""
+    history, done = History(), 0
+    steps: list[int] = []
+    seconds: list[float] = []
+    values: list[float | None] = []
+    best: float | None = None
+    starting = 0.0
+    opened: float | None = None
+    """Seconds that the experiment had run when the sitting was opened; None once an attempt began in it."""
+    for event in events:
+        history.apply(event)
+        if isinstance(event, Opened) and event.by == "driver":
+            starting += 0.0 if opened is None else history.elapsed() - opened  # a sitting in which none began
+            opened = history.elapsed()
+        if not isinstance(event, Reported | Began):
+            continue
+        if isinstance(event, Began) and opened is not None:
+            starting += max(0.0, history.elapsed() - event.ago - opened)
+            opened = None
+        done += len(event.rows) if isinstance(event, Reported) else 0
+        leader = history.leader
+        now = None if leader is None or leader.best is None else leader.best[0]
+        if now != best:  # worse than before, too: what was reached with steps that were lost is not there
+            best = now
+            steps.append(done)
+            seconds.append(max(0.0, history.elapsed() - starting))
+            values.append(now)
+    if opened is not None:
+        starting += history.elapsed() - opened
+    return Course(
+        label=label, history=history, steps=steps, seconds=seconds, value=values, starting=starting, notes=notes, alive=alive
+    )
+
+
+def differing(courses: Sequence[Course]) -> list[str]:
+    """Objectives ("max accuracy") in the order of their appearance; more than one cannot be compared."""
+    return list(dict.fromkeys(f"{c.history.objective.mode} {c.history.objective.name}" for c in courses))
+
+
+def compare(courses: Sequence[Course], now: float) -> dict[str, Any]:
+    """All as `regrow compare --json` prints it. `now`: seconds since the epoch."""
+    first = courses[0].history.objective
+    steps = min(c.spent[0] for c in courses)
+    seconds = min(c.spent[1] for c in courses)
+    return {
+        "metric": first.name,
+        "mode": first.mode,
+        "experiments": [_one(c, now) for c in courses],
+        "by_steps": [
+            {"steps": budget, "values": [c.at_steps(budget) for c in courses]}
+            for budget in dict.fromkeys(round(steps * share) for share in SHARES)
+            if budget
+        ],
+        "by_seconds": [
+            {"seconds": round(seconds * share, 3), "values": [c.at_seconds(seconds * share) for c in courses]}
+            for share in SHARES
+            if seconds
+        ],
+    }
+
+
+def _one(one: Course, now: float) -> dict[str, Any]:
+    history = one.history
+    hours = cost.slot_hours(history, now if one.alive else history.t_last)
+    wasted = waste.of_all(history).values()
+    return {
+        "name": one.label,
+        "status": summaries.status(history, alive=one.alive),
+        "best": summaries.best(history),
+        "trials": len(history.trials),
+        "total": history.total,
+        "done": len(history.by_state[TrialState.DONE]),
+        "stopped": len(history.by_state[TrialState.STOPPED]),
+        "failed": len(history.by_state[TrialState.FAILED]),
+        "steps": cost.steps(history),
+        "wasted_steps": history.lost_steps,
+        "losses": sum(w.attempts for w in wasted),
+        "elapsed_s": round(history.elapsed(now if one.alive else None), 3),
+        "ran_s": round(one.ran(now if one.alive else None), 3),
+        "slot_hours": round(hours, 6),
+        "cost": cost.money(history, hours),
+        **one.notes.view(),
+    }
+
+
+def best_configuration(one: Course) -> dict[str, Any]:
+    """The flat configuration with which an experiment's best value was reached; empty where there is none."""
+    history = one.history
+    trial = history.leader
+    return {} if trial is None or trial.best is None else history.path(trial.number, trial.best[1])[-1]

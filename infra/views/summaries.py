@@ -1,0 +1,196 @@
+"""An experiment's history as plain data: the stable form of `regrow show --json` and `regrow trials --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from statistics import fmean, stdev
+from typing import Any
+
+from regrow.infra.log.rows import Sorted
+from regrow.infra.state.notes import Notes
+from regrow.infra.state.places import Places
+from regrow.infra.state.sources import changes, code_changed
+from regrow.search import cost, schedulers, waste
+from regrow.search.history import History, Trial
+from regrow.search.lifecycle import TrialState
+
+
+def status(history: History, *, alive: bool) -> str:
+    """running, finished, stopped, interrupted or failed. A sitting that was never closed was interrupted, unless it is alive."""
+    if history.closed is not None:
+        return history.closed.status
+    return "running" if alive else "interrupted"
+
+
+def best(history: History) -> dict[str, Any] | None:
+    """The best trial, None before the first report. `checkpoint` is the manifest of that step, else the newest, else None."""
+    trial = history.leader
+    if trial is None or trial.best is None:
+        return None
+    value, step = trial.best
+    checkpoint = trial.checkpoint_at(step)
+    return {
+        "trial": trial.number,
+        "value": value,
+        "step": step,
+        "config": history.spec.space.nest(history.path(trial.number, step)[-1]),  # it may have changed since
+        "checkpoint": checkpoint.manifest if checkpoint is not None else None,
+    }
+
+
+def standing_step(history: History, trial: Trial) -> int:
+    """The step whose metrics stand for a trial, 0 before the first: that of its best value; the last one where there are several
+    metrics; where no step met the constraints, that of the best of them.
+    """
+    return trial.step if len(history.spec.metrics) > 1 else trial.curve.standing
+
+
+def checkpoint(history: History, trial: Trial, places: Places | None = None) -> str | None:
+    """The manifest of a trial's checkpoint, of the step that stands for it, else the newest, None for none.
+
+    `places`: its whole address, a path or an S3 URL, instead of its key in the store.
+    """
+    found = trial.checkpoint_at(standing_step(history, trial))
+    if found is None:
+        return None
+    return found.manifest if places is None else places.address(history.spec.name, found.manifest)
+
+
+def front(history: History) -> list[dict[str, Any]]:
+    """The Pareto front by trial, with the metrics of its last step; empty where there is one metric."""
+    if len(history.spec.metrics) == 1:
+        return []
+    names = [metric.name for metric in history.spec.metrics]
+    return [
+        {
+            "trial": number,
+            "metrics": {name: history.trials[number].curve.column(name)[-1] for name in names},
+            "config": history.spec.space.nest(history.trials[number].config),
+        }
+        for number in history.front
+    ]
+
+
+def repeats(history: History) -> list[dict[str, Any]]:
+    """Configurations that were repeated, best mean first: mean and standard deviation (0 for one) of the best values of
+    those of their trials that are done. Empty without repeats.
+    """
+    count, sign = history.spec.repeats, history.objective.sign
+    found: list[dict[str, Any]] = []
+    for first in range(0, len(history.trials) if count > 1 else 0, count):
+        group = [t for t in history.trials[first : first + count] if t.state is TrialState.DONE and t.best is not None]
+        values = [t.best[0] for t in group if t.best is not None]
+        if values:
+            found.append(
+                {
+                    "config": history.spec.space.nest(group[0].config), "trials": [t.number for t in group],
+                    "count": len(values), "mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0,
+                }
+            )
+    return sorted(found, key=lambda one: (sign * one["mean"], one["trials"]))
+
+
+def show(history: History, *, alive: bool, now: float, notes: Notes | None = None) -> dict[str, Any]:
+    """The whole experiment, as `regrow show NAME --json` prints it. `now` is seconds since the epoch; `notes` None: it has
+    no place where there could be any.
+    """
+    spec = history.spec
+    return {
+        "name": spec.name,
+        "status": status(history, alive=alive),
+        "metric": spec.objective.name,
+        "mode": spec.objective.mode,
+        "best": best(history),
+        **({"front": found} if (found := front(history)) else {}),
+        **({"repeats": means} if (means := repeats(history)) else {}),
+        "counts": {state.value: count for state, count in history.counts.items()},
+        "total": history.total,
+        "trials": [trial_view(history, trial) for trial in history.trials],
+        "wasted_steps": history.lost_steps,
+        "waste": _waste(waste.of_all(history)),
+        "steps": cost.steps(history),
+        "slot_hours": round(hours := cost.slot_hours(history, now if alive else history.t_last), 6),
+        "cost": None if (money := cost.money(history, hours)) is None else round(money, 6),
+        "elapsed_s": round(history.elapsed(now if alive else None), 3),
+        "sessions": sessions(history),
+        **({} if notes is None else notes.view()),
+    }
+
+
+def sessions(history: History) -> list[dict[str, Any]]:
+    """By session: when it began (seconds since the epoch), which code it ran, and which files of that were otherwise than in the
+    one before. What was not told is None.
+    """
+    found: list[dict[str, Any]] = []
+    before: Mapping[str, Any] = {}
+    for opened in history.openings:
+        environment = opened.environment
+        git, code = environment.get("git", {}), environment.get("code", {})
+        found.append(
+            {
+                "began": opened.t, "commit": git.get("commit"), "dirty": git.get("dirty"), "file": code.get("file"),
+                "file_sha256": code.get("sha256"), "working_dir_sha256": code.get("working_dir_sha256"),
+                "changed": changes(before, environment), "retry_failed": opened.retry_failed,
+            }
+        )
+        before = environment or before
+    return found
+
+
+def code_line(history: History) -> str | None:
+    """A line about what of the code changed last, and when; None if it never did."""
+    told = [opened for opened in history.openings if opened.environment]
+    lines = [code_changed(before, after.environment) for before, after in pairwise(told)]
+    return next((line for line in reversed(lines) if line is not None), None)
+
+
+def trial_view(history: History, trial: Trial) -> dict[str, Any]:
+    """One trial: its best value, its steps, its attempts."""
+    return {
+        "number": trial.number,
+        "state": trial.state.value,
+        "config": history.spec.space.nest(trial.config),
+        "value": trial.best[0] if trial.best else None,
+        "steps": trial.step,
+        "waste": _waste(waste.of_trial(trial)),
+        "attempts": [
+            {
+                "attempt": a.number,
+                "outcome": a.outcome or ("running" if trial.state is TrialState.RUNNING else "lost"),
+                "from_step": a.from_step,
+                "to_step": a.to_step,
+                "node": a.node,
+                "cause": a.cause,
+                "reason": a.message,
+            }
+            for a in trial.attempts
+        ],
+    }
+
+
+def _waste(found: dict[str, waste.Waste]) -> dict[str, dict[str, float]]:
+    """By class of failure: attempts, steps done again, node-seconds."""
+    return {
+        kind: {"attempts": w.attempts, "steps": w.steps, "node_seconds": round(w.seconds, 3)} for kind, w in found.items()
+    }
+
+
+def schedule(history: History, number: int, until: int) -> dict[str, Any]:
+    """The keys of a specification with which one trial trains as trial `number` was trained up to step `until`: with the
+    configurations of all whose weights it took over, in turn.
+    """
+    path = history.path(number, until)
+    policy = [[step, path[step]] for step in range(1, len(path)) if path[step] != path[step - 1]]
+    return {
+        "points": [history.spec.space.nest(path[0])],
+        "schedule": schedulers.replaying(policy),
+        "trials": 1,
+        "max_steps": len(path),
+    }
+
+
+def points(found: Sorted) -> Iterator[dict[str, Any]]:
+    """Every (trial, step) once, with the attempt that reported it and its metrics."""
+    for number, attempt, row in found:
+        yield {**row.metrics, "trial": number, "step": row.step, "attempt": attempt}
