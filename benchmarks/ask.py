@@ -26,8 +26,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from regrow.search.samplers import Result, Sampler, Status, make
-from regrow.search.setting import Setting
 from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 
 SPACE = Space.parse(
     {

@@ -24,7 +24,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
 
 TRIALS = 100_000

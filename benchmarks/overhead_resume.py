@@ -26,7 +26,7 @@ from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search import samplers
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Created, Ended, Opened, Reported, Row, Started, encode
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
 
 MAX_STEPS = 27

@@ -28,7 +28,7 @@ from regrow.infra.report.report import html
 from regrow.infra.state.places import Places
 from regrow.search.events import Reported
 from regrow.search.history import History
-from regrow.search.simulator import Availability, FunctionObjective, simulate
+from regrow.search.planning.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
 
 SPACE = {

@@ -25,8 +25,8 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from benchmarks.clock import Config, Task
 from regrow.infra.state.spec_file import read_spec
 from regrow.search import samplers
-from regrow.search.domains import Choice
 from regrow.search.samplers.cube import modelled, position
+from regrow.search.space.domains import Choice
 from regrow.search.spec import Spec
 
 Floats = npt.NDArray[np.float64]

@@ -14,11 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from regrow.search import samplers
-from regrow.search.domains import Json
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Decided, Proposed, Retired, decode, encode, is_decision
 from regrow.search.lifecycle import IllegalMove, TrialState
-from regrow.search.planner import Planner, seed_for
+from regrow.search.planning.planner import Planner, seed_for
+from regrow.search.planning.simulator import Availability, FunctionObjective, Objective, Simulation, availability, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.samplers import Proposal, Result, Sampler
 from regrow.search.schedulers import (
     Candidate,
@@ -35,11 +36,10 @@ from regrow.search.schedulers import (
     Verdict,
     Widening,
 )
-from regrow.search.setting import Setting
-from regrow.search.simulator import Availability, FunctionObjective, Objective, Simulation, availability, simulate
 from regrow.search.space import Space
+from regrow.search.space.domains import Json
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 
 __all__ = [
     "Availability",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from regrow.search.errors import SpecError
-from regrow.search.foreign_keys import algorithm
 
 T = TypeVar("T")
 
@@ -59,8 +58,17 @@ def imported(path: str, *, key: str) -> Any:
     return target
 
 
-def split(choice: object, *, key: str, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """Name and options of a choice. Raises SpecError if it has another form or the name is neither known nor a path."""
+def named_here(name: object, elsewhere: Mapping[str, str]) -> str | None:
+    """Our name of what another tool calls `name`, None for a name that none has; `elsewhere`: their words, by our names."""
+    word = str(name).rpartition(".")[2].lower().replace("_", "").replace("-", "")
+    return next((ours for ours, words in elsewhere.items() if word in words.split()), None)
+
+
+def split(choice: object, *, key: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Name and options of a choice. Raises SpecError if it has another form or the name is neither known nor a path.
+
+    `elsewhere`: what other tools call the known ones, for a hint.
+    """
     options: Any
     if isinstance(choice, str):
         name, options = choice, {}
@@ -71,7 +79,7 @@ def split(choice: object, *, key: str, known: Iterable[str]) -> tuple[str, dict[
         raise SpecError(key=key, value=choice, problem="is not a name", hint="write NAME or {NAME: {option: value}}")
     known = list(known)
     if name not in known and not (isinstance(name, str) and is_path(name)):
-        ours = algorithm(key, name)
+        ours = named_here(name, elsewhere)
         hint = nearest(name, known) if ours is None else f"here it is {ours}, or one of: {', '.join(known)}"
         raise SpecError(key=key, value=name, problem="is not known", hint=hint)
     if not isinstance(options, dict):

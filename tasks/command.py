@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regrow.search.command import arguments
 from regrow.search.events import Cause
+from regrow.search.spec.command import arguments
 from regrow.tasks import supervisor
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.messages import Job

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from regrow.search import space
-from regrow.search.domains import Domain
+from regrow.search.space.domains import Domain
+from regrow.search.space.written import write
 from regrow.search.spec import Spec
-from regrow.search.written import write
 
 DOMAINS: dict[Callable[..., Domain], tuple[Any, ...]] = {
     space.uniform: (0.0, 0.6), space.loguniform: (1e-4, 0.1), space.quniform: (0.0, 1.0, 0.25), space.randint: (1, 3),

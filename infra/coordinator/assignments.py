@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regrow.search.history import History, Trial
-from regrow.search.planner import seed_for
+from regrow.search.planning.planner import seed_for
 from regrow.tasks.messages import Assignment
 
 

@@ -17,7 +17,7 @@ from regrow.infra.log.log import Log, Superseded
 from regrow.search.errors import SearchCodeError
 from regrow.search.events import AnyEvent, Dropped, Opened, Started, decode, encode
 from regrow.search.history import History
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
 from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.ports import Store, Unavailable
 from regrow.tasks.traces import user_trace

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from regrow.infra.log.rows import Rows, Sorted
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
-from regrow.search.domains import Choice, Constant, Domain, Int, Json
 from regrow.search.events import Row
 from regrow.search.history import History, Trial
-from regrow.search.waste import of_trial
+from regrow.search.history.waste import of_trial
+from regrow.search.space.domains import Choice, Constant, Domain, Int, Json
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -22,12 +22,12 @@ from optuna.trial import FrozenTrial, TrialState
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.search.constraints import Constraint
-from regrow.search.domains import Choice, Constant, Domain, Float, Json, Normal
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.samplers.tpe_axes import axis
 from regrow.search.space import Parameter
+from regrow.search.space.domains import Choice, Constant, Domain, Float, Json, Normal
 
 _FARTHEST_SD = 5.0
 """Optuna knows no normal parameter: it is shown between so many standard deviations on both sides, and all that was tried."""

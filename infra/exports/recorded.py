@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regrow.infra.exports.files import as_written
-from regrow.search.domains import Choice, Constant, Float, Int, Json, Normal
-from regrow.search.simulator import Availability, availability
+from regrow.search.planning.simulator import Availability, availability
 from regrow.search.space import Parameter
+from regrow.search.space.domains import Choice, Constant, Float, Int, Json, Normal
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from regrow.infra.log.rows import Rows, Sorted
-from regrow.search.domains import Choice, Constant, Float, Int, Json
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import TrialState
 from regrow.search.space import Parameter
+from regrow.search.space.domains import Choice, Constant, Float, Int, Json
 from regrow.tasks.errors import UserError
 from regrow.tasks.names import task_name
 

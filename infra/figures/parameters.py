@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.figures import series
-from regrow.search.domains import Choice, Constant, Float, Int
 from regrow.search.history import History, Trial
+from regrow.search.space.domains import Choice, Constant, Float, Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

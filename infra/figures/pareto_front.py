@@ -10,7 +10,7 @@ from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
 from regrow.infra.log.rows import Rows
 from regrow.search.history import Trial
-from regrow.search.spec_parts import Metric
+from regrow.search.spec.parts import Metric
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

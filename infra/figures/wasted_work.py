@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.figures.look import COLOURS, finished
 from regrow.infra.log.rows import Rows
-from regrow.search import cost, waste
+from regrow.search.history import cost, waste
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -17,8 +17,7 @@ from prefect.client.schemas.actions import ArtifactCreate
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
-from regrow.search import waste
-from regrow.search.history import History
+from regrow.search.history import History, waste
 from regrow.tasks.addresses import shown
 from regrow.tasks.traces import printable
 

@@ -14,7 +14,7 @@ from regrow.infra.coordinator.actor import RayDesk
 from regrow.infra.ray.host import RayHost
 from regrow.infra.ray.joining import TRIAL_ENV
 from regrow.infra.ray.nodes import MARKET_LABEL, Nodes
-from regrow.search.spec_parts import Resources
+from regrow.search.spec.parts import Resources
 from regrow.tasks.executor import AttemptLost, Carried
 from regrow.tasks.messages import Assignment, Job, Records
 from regrow.tasks.names import task_name

@@ -28,8 +28,7 @@ from regrow.infra.state.notes import NONE, Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
 from regrow.infra.views import summaries
-from regrow.search import cost, waste
-from regrow.search.history import History
+from regrow.search.history import History, cost, waste
 
 WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeline"}
 """Figures that take the whole width of the page."""

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from regrow.infra.figures import series
-from regrow.search.domains import Constant
 from regrow.search.history import Attempt, History, Trial
 from regrow.search.lifecycle import TrialState
+from regrow.search.space.domains import Constant
 
 PARAMETERS = 12
 METRICS = 6

@@ -15,8 +15,8 @@ from regrow.search.errors import SpecError, shown
 from regrow.search.events import Closed, Known, Opened, Status
 from regrow.search.history import specification
 from regrow.search.lifecycle import TrialState
+from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SITTING, Spec
-from regrow.search.warm import known_from
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 

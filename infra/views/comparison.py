@@ -9,9 +9,8 @@ from typing import Any
 
 from regrow.infra.state.notes import NONE, Notes
 from regrow.infra.views import summaries
-from regrow.search import cost, waste
 from regrow.search.events import AnyEvent, Began, Opened, Reported
-from regrow.search.history import History
+from regrow.search.history import History, cost, waste
 from regrow.search.lifecycle import TrialState
 
 SHARES = (0.125, 0.25, 0.5, 1.0)

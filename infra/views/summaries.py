@@ -11,8 +11,8 @@ from regrow.infra.log.rows import Sorted
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.sources import changes, code_changed
-from regrow.search import cost, schedulers, waste
-from regrow.search.history import History, Trial
+from regrow.search import schedulers
+from regrow.search.history import History, Trial, cost, waste
 from regrow.search.lifecycle import TrialState
 
 

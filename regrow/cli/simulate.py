@@ -31,9 +31,9 @@ def simulate(
     from regrow.infra.exports.recorded import Table, read_trace
     from regrow.infra.state.spec_file import read_spec
     from regrow.launch import check_search
-    from regrow.search import simulator
     from regrow.search.errors import SearchCodeError, SpecError
     from regrow.search.events import encode
+    from regrow.search.planning import simulator
     from regrow.tasks.errors import UserCodeError, UserError
     from regrow.tasks.traces import user_trace
 

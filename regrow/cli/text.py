@@ -11,8 +11,7 @@ from typing import Any
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
-from regrow.search import cost, waste
-from regrow.search.history import History, Trial
+from regrow.search.history import History, Trial, cost, waste
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.traces import one_line, printable
 

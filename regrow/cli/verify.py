@@ -17,7 +17,7 @@ def verify(name: NameArgument, state: StateOption = None) -> None:
     from regrow.search.errors import SearchCodeError
     from regrow.search.events import encode
     from regrow.search.history import specification
-    from regrow.search.verify import verify as check
+    from regrow.search.planning.verify import verify as check
     from regrow.tasks.errors import UserCodeError
     from regrow.tasks.traces import user_trace
 

@@ -13,7 +13,7 @@ from regrow.search.history.plateau import Plateau
 from regrow.search.history.records import Attempt, Trial, specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.spec import Spec
-from regrow.search.spec_parts import Metric
+from regrow.search.spec.parts import Metric
 
 
 class View:

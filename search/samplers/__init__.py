@@ -13,7 +13,7 @@ from typing import Any, cast
 from regrow.search.errors import SpecError
 from regrow.search.options import build, chosen, imported, is_path, load, split
 from regrow.search.samplers.base import Proposal, Result, Sampler, Status, Steps
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 __all__ = ["REGISTRY", "Proposal", "Result", "Sampler", "Status", "Steps", "gives_budgets", "make", "size"]
 
@@ -53,7 +53,7 @@ def make(search: object, setting: Setting) -> Sampler:
     A name is one of the registry, or the import path of a sampler's class. Raises SpecError for a name, an option
     or a setting that it cannot use.
     """
-    name, options = split(search, key="search", known=REGISTRY)
+    name, options = split(search, key="search", known=REGISTRY, elsewhere=ELSEWHERE)
     make_it: Any = imported(name, key="search") if is_path(name) else load(*REGISTRY[name])
     if (len(setting.modes) > 1 or setting.constraints) and not getattr(make_it, "several", False):
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
@@ -65,7 +65,7 @@ def make(search: object, setting: Setting) -> Sampler:
 
 def check_installed(search: object) -> None:
     """Raises SpecError for a sampler whose library is not installed here; reading a log needs none."""
-    name, _ = split(search, key="search", known=REGISTRY)
+    name, _ = split(search, key="search", known=REGISTRY, elsewhere=ELSEWHERE)
     if name == "gp" and find_spec("torch") is None:
         raise SpecError("search", name, "needs PyTorch, which is not installed", "pip install 'regrow[torch]'")
 

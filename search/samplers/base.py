@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, overload
 
-from regrow.search.domains import Json
+from regrow.search.space.domains import Json
 
 Status: TypeAlias = Literal["running", "paused", "done", "stopped", "failed"]
 

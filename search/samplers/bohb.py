@@ -9,14 +9,14 @@ import math
 from typing import TYPE_CHECKING
 
 from regrow.search.chance import uniform_draw
-from regrow.search.domains import Choice, Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, modelled, position
 from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.told import supersedes
-from regrow.search.setting import Setting
 from regrow.search.space import Parameter
+from regrow.search.space.domains import Choice, Grid, Json
+from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
     from regrow.search.samplers.bohb_model import Kde

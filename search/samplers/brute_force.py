@@ -6,7 +6,7 @@ from hashlib import shake_256
 
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 ROUNDS = 8
 """Of the Feistel network; 4 suffice for a pseudo-random permutation (Luby and Rackoff, 1988), small ones gain from more."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regrow.search.chance import uniform_draw
-from regrow.search.domains import Choice, Constant, Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, position
 from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.told import ended_value, supersedes
-from regrow.search.setting import Setting
 from regrow.search.space import Parameter
+from regrow.search.space.domains import Choice, Constant, Grid, Json
+from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
     from regrow.search.samplers.cmaes_model import Generation, Start

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
 from regrow.search.space import Parameter, Space
+from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
 
 EDGE = 2.0**-40
 """How near to 0 and 1 a point may come: `quantile` takes the open interval, and a normal parameter ends 7 sd from its

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from regrow.search.chance import uniform_draw
-from regrow.search.domains import Constant, Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
-from regrow.search.setting import Setting
+from regrow.search.space.domains import Constant, Grid, Json
+from regrow.search.space.setting import Setting
 
 Vector: TypeAlias = Mapping[str, float]
 """A point of the unit cube: each parameter's place in its prior, also where it isn't active."""

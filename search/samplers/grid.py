@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, value_key
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.setting import Setting
 from regrow.search.space import Parameter, Space
+from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json, value_key
+from regrow.search.space.setting import Setting
 
 LARGEST = 1000
 """Values of an int or quniform in a grid at most: beyond, somebody forgot the step."""

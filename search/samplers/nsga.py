@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.search.errors import SpecError
 from regrow.search.samplers.optuna_study import StudySampler
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

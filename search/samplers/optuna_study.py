@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from regrow.search.domains import Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.options import imported, is_path
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
-from regrow.search.setting import Setting
+from regrow.search.space.domains import Grid, Json
+from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

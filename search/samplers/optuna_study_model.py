@@ -22,12 +22,12 @@ from optuna.study import StudyDirection
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.search.domains import Constant, Grid, Json
+from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.told import ended_value, supersedes
 from regrow.search.samplers.tpe_axes import Axis, axis
-from regrow.search.setting import Setting
-from regrow.search.space import Mode
+from regrow.search.space.domains import Constant, Grid, Json
+from regrow.search.space.setting import Setting
 
 _STUDY = "regrow"
 

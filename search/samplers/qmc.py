@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from regrow.search.domains import Grid, Json
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, modelled
 from regrow.search.samplers.grid import Cells
-from regrow.search.setting import Setting
 from regrow.search.space import Parameter
+from regrow.search.space.domains import Grid, Json
+from regrow.search.space.setting import Setting
 
 TYPES = {"sobol": "Sobol", "halton": "Halton"}
 BLOCK = 256

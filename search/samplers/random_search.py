@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from regrow.search.chance import uniform_draw
-from regrow.search.domains import Grid, Json
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
-from regrow.search.setting import Setting
 from regrow.search.space import Space
+from regrow.search.space.domains import Grid, Json
+from regrow.search.space.setting import Setting
 
 
 def drawn(space: Space, number: int, seed: int, given: Mapping[str, Json]) -> dict[str, Json]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from regrow.search.domains import Grid
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.optuna_study import TpeStudy
-from regrow.search.setting import Setting
+from regrow.search.space.domains import Grid
+from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
     from regrow.search.samplers.tpe_model import Model

@@ -15,7 +15,7 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
-from regrow.search.domains import Choice, Domain, Float, Int, Json, Normal
+from regrow.search.space.domains import Choice, Domain, Float, Int, Json, Normal
 
 _TAIL = NormalDist().cdf(-5.0)  # 3 in 10 million: where a normal parameter ends on either side, 5 sd from its mean
 

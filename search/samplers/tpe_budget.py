@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from regrow.search.domains import Json
+from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.tpe_history import DONE, Floats, Rows, TpeHistory, best
-from regrow.search.space import Mode
+from regrow.search.space.domains import Json
 
 GOOD: Final = 0.15
 """Of the trials at the budget so many are good, as in BOHB; at most `MOST`, as in Optuna."""

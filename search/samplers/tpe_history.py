@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from regrow.search.domains import Json
 from regrow.search.mode import Mode, sign_of
 from regrow.search.samplers.base import Result
+from regrow.search.space.domains import Json
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]

@@ -28,13 +28,14 @@ from optuna.samplers._tpe.sampler import _RELATIVE_PARAMS_KEY, default_gamma
 from optuna.search_space.group_decomposed import _SearchSpaceGroup
 
 from regrow.search.chance import uniform_draw
-from regrow.search.domains import Constant, Grid, Json
+from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.tpe_axes import Axis, axis
 from regrow.search.samplers.tpe_budget import BudgetHistory
 from regrow.search.samplers.tpe_density import FastDensity
 from regrow.search.samplers.tpe_history import TpeHistory
-from regrow.search.space import Mode, Space
+from regrow.search.space import Space
+from regrow.search.space.domains import Constant, Grid, Json
 
 EXACT = 200
 """Up to so many other trials the densities are computed by Optuna itself, bit for bit; at 1,000 that costs

@@ -25,7 +25,7 @@ from regrow.search.schedulers.base import (
     Verdict,
     Widening,
 )
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 __all__ = [
     "DEFAULT", "FINAL", "REGISTRY", "Action", "Candidate", "Decision", "Drop", "End", "Final", "Foreseeing", "News", "Opening",
@@ -72,7 +72,7 @@ def make(schedule: object, setting: Setting) -> SchedulerPort:
     A name is one of the registry, or the import path of a scheduler's class. Raises SpecError for a name, an option or a
     setting that it cannot use.
     """
-    name, options = split(schedule, key="schedule", known=REGISTRY)
+    name, options = split(schedule, key="schedule", known=REGISTRY, elsewhere=ELSEWHERE)
     make_it: Any = imported(name, key="schedule") if is_path(name) else load(*REGISTRY[name])
     if len(setting.modes) > 1 and not getattr(make_it, "several", False):
         raise SpecError("schedule", name, "decides by one metric, and there are several", f"write schedule: {DEFAULT}")

@@ -12,7 +12,7 @@ from regrow.search.chance import uniform_draw
 from regrow.search.schedulers.asha import Asha, made
 from regrow.search.schedulers.base import Layout
 from regrow.search.schedulers.rungs import Bracket, check_brackets, rung_steps
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 
 class AsyncHyperband(Asha):

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from regrow.search.domains import Json
 from regrow.search.lifecycle import TrialState
-from regrow.search.setting import Setting
+from regrow.search.space.domains import Json
+from regrow.search.space.setting import Setting
 
 Action: TypeAlias = Literal["continue", "stop", "pause", "restart"]
 """What becomes of a trial at a decision. `pause`: it saves a checkpoint and frees its slot until the scheduler promotes it;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regrow.search.schedulers.base import Candidate, Final, Scheduler, Verdict
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 
 class Dehb(Scheduler):

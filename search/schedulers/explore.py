@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
 from regrow.search.space import Space
+from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
 
 FACTORS = (1.2, 0.8)
 """Jaderberg et al., 2017, appendix A.1."""

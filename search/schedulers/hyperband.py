@@ -9,7 +9,7 @@ from regrow.search import hyperband_plan
 from regrow.search.schedulers.base import Layout
 from regrow.search.schedulers.rungs import check_brackets, check_factor
 from regrow.search.schedulers.successive_halving import SuccessiveHalving
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 
 class Hyperband(SuccessiveHalving):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from regrow.search.errors import SpecError
 from regrow.search.schedulers.base import Scheduler, Verdict
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)

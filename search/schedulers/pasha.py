@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from regrow.search.schedulers.asha import Promotion
 from regrow.search.schedulers.base import Verdict
 from regrow.search.schedulers.rungs import Bracketed, rung_steps
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 PERCENTILE = 90
 """Of the distances between noisy pairs: epsilon (section 4.2)."""

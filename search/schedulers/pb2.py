@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regrow.search.domains import Float, Json
 from regrow.search.errors import SpecError
 from regrow.search.schedulers.base import Verdict
 from regrow.search.schedulers.explore import explore
 from regrow.search.schedulers.pbt import Pbt
-from regrow.search.setting import Setting
+from regrow.search.space.domains import Float, Json
+from regrow.search.space.setting import Setting
 
 ENOUGH = 3
 """Observations from which on there is a model."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.search.chance import uniform_draw
-from regrow.search.domains import Json
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.schedulers.base import Candidate, Final, Layout, Scheduler, Verdict
 from regrow.search.schedulers.explore import FACTORS, explore, mutable
-from regrow.search.setting import Setting
+from regrow.search.space.domains import Json
+from regrow.search.space.setting import Setting
 
 
 @dataclass(slots=True)

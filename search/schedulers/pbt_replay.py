@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regrow.search.domains import Json
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.schedulers.base import Candidate, Scheduler, Verdict
-from regrow.search.setting import Setting
+from regrow.search.space.domains import Json
+from regrow.search.space.setting import Setting
 
 
 class PbtReplay(Scheduler):

@@ -20,7 +20,7 @@ from regrow.search.schedulers.base import (
     Start,
     Verdict,
 )
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 
 class ResourceChanging(Scheduler):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from regrow.search.errors import SpecError
 from regrow.search.schedulers.base import Candidate, Verdict
 from regrow.search.schedulers.rungs import Bracket, Bracketed, Key, rung_steps
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 
 class Halving(Bracket):

@@ -46,7 +46,7 @@ from regrow.search.events import (
 )
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
-from regrow.search.verify import verify
+from regrow.search.planning.verify import verify
 from regrow.tasks.manifests import unseal
 from regrow.tasks.messages import Assignment, Order, Progress
 from regrow.tasks.ports import Store

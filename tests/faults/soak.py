@@ -33,8 +33,7 @@ from typing import Any
 import psutil
 
 from regrow.infra.local import s3_server
-from regrow.search import waste
-from regrow.search.history import History
+from regrow.search.history import History, waste
 from tests.faults.soak_check import check
 
 NAME = "soak"

@@ -14,7 +14,7 @@ import pytest
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
 from tests.faults import cuts, tally
 from tests.faults.checks import must_be_sound
 from tests.faults.scenarios import PLANS, SEED, SEVERAL, trials_of, whole

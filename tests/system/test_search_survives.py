@@ -12,9 +12,9 @@ import pytest
 
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.places import Places
-from regrow.search.simulator import FunctionObjective, simulate
+from regrow.search.planning.simulator import FunctionObjective, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 from regrow.tasks import checkpoints
 from regrow.testing import decisions
 from tests.system.conftest import RAY_AGENTS, Desk, await_no_process

@@ -15,7 +15,7 @@ from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, encode
 from regrow.search.history import History
-from regrow.search.simulator import FunctionObjective, Simulation
+from regrow.search.planning.simulator import FunctionObjective, Simulation
 from regrow.search.spec import Spec
 from tests.unit.told import remember
 

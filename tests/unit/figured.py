@@ -11,7 +11,7 @@ import pytest
 
 from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started
 from regrow.search.history import History
-from regrow.search.simulator import Availability, FunctionObjective, Simulation, simulate
+from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
 from tests.unit.told import remember, rows_of
 

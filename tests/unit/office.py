@@ -15,8 +15,8 @@ from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
 from regrow.search.history import History
+from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 from regrow.tasks.messages import Assignment, Job, Order, Progress
 from regrow.tasks.ports import Store
 from tests.unit.simulated import SPEC

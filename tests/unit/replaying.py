@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regrow.search.samplers import Proposal, Result, Sampler, make
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 
 Objective = Callable[[Mapping[str, Any]], float]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from regrow.search.events import AnyEvent, Decided, Ended
 from regrow.search.history import History
-from regrow.search.simulator import FunctionObjective
-from regrow.search.simulator import Simulation as Simulated
+from regrow.search.planning.simulator import FunctionObjective
+from regrow.search.planning.simulator import Simulation as Simulated
 from regrow.search.spec import Spec
 from tests.unit.simulated import SPEC, score
 

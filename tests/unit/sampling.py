@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from regrow.search import samplers
+from regrow.search.mode import Mode
 from regrow.search.samplers import Result, Sampler
-from regrow.search.setting import Setting
-from regrow.search.space import Mode, Space
+from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 
 
 def make(search: object, space: Space, mode: Mode) -> Sampler:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.search.mode import Mode
 from regrow.search.schedulers import Candidate, Scheduler, Verdict, Widening, make
-from regrow.search.setting import Setting
-from regrow.search.space import Mode, Space
+from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 
 SPACE = Space.parse({"x": {"uniform": [0, 1]}})
 

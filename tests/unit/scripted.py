@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Reported, Row, Saved, Started
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
+from regrow.search.planning.verify import verify
 from regrow.search.schedulers import Scheduler, Verdict
-from regrow.search.setting import Setting
-from regrow.search.verify import verify
+from regrow.search.space.setting import Setting
 from tests.unit.simulated import SPEC
 
 

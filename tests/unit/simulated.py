@@ -27,7 +27,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
 
 MAX_STEPS = 9
 SPEC: dict[str, Any] = {

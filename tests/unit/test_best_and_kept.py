@@ -11,12 +11,12 @@ from regrow.infra.views import summaries
 from regrow.search import schedulers
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Opened, Started
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
+from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.samplers import Proposal, Result
-from regrow.search.setting import Setting
-from regrow.search.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 
 
 def spec(**changes: Any) -> Spec:

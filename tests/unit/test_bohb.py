@@ -15,8 +15,8 @@ from scipy.stats import norm
 from regrow.search.errors import SpecError
 from regrow.search.samplers import Result, Sampler, make
 from regrow.search.samplers.bohb_model import Kde
-from regrow.search.setting import Setting
 from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of
 
 MIXED = Space.parse(

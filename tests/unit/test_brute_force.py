@@ -14,8 +14,8 @@ from regrow.search.errors import SpecError
 from regrow.search.samplers import Result, make, size
 from regrow.search.samplers.brute_force import permuted
 from regrow.search.samplers.grid import Cells
-from regrow.search.setting import Setting
 from regrow.search.space import Choice, Float, Grid, Int, Space
+from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, seed_of
 
 SPACE = Space.parse(

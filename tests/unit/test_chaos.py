@@ -11,12 +11,12 @@ import pytest
 from regrow.search.events import AnyEvent, Closing, Decided, Dropped, Ended, Saved, Started
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
+from regrow.search.planning.simulator import FunctionObjective, availability
+from regrow.search.planning.simulator import Simulation as Simulated
+from regrow.search.planning.verify import verify
 from regrow.search.schedulers import Candidate, Scheduler, Verdict
-from regrow.search.setting import Setting
-from regrow.search.simulator import FunctionObjective, availability
-from regrow.search.simulator import Simulation as Simulated
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 from regrow.tasks.trial import Trial
 from tests.unit.attempting import Killed, sent
 from tests.unit.simulated import SPEC, score

@@ -15,8 +15,8 @@ from regrow.search.errors import SpecError
 from regrow.search.samplers import Result, Sampler, make
 from regrow.search.samplers.base import Proposal
 from regrow.search.samplers.cube import position
-from regrow.search.setting import Setting
 from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of
 
 CUBE = Space.parse({f"x{i}": {"uniform": [0, 1]} for i in range(3)})

@@ -9,9 +9,9 @@ import pytest
 
 import regrow as rg
 from regrow.launch import glance_at
-from regrow.search.command import arguments
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
+from regrow.search.spec.command import arguments
 from regrow.tasks.errors import UserCodeError
 
 BASE: dict[str, Any] = {

@@ -13,7 +13,7 @@ from regrow.infra.log.log import Log
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.views.comparison import course
 from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, encode
-from regrow.search.simulator import Availability, FunctionObjective, simulate
+from regrow.search.planning.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from tests.unit.told import kept

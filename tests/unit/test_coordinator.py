@@ -15,7 +15,7 @@ from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Closing, Created, Ended, Opened, Row, Saved, Started
 from regrow.search.lifecycle import TrialState
-from regrow.search.verify import verify
+from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Arrival, Progress
 from regrow.tasks.ports import Unavailable

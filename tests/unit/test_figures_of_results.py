@@ -20,7 +20,7 @@ from regrow.infra.figures import (
 )
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
-from regrow.search.simulator import FunctionObjective, Simulation
+from regrow.search.planning.simulator import FunctionObjective, Simulation
 from regrow.search.spec import Spec
 from tests.unit.figured import ASHA, SPEC, TWO, lines, made_by, metrics, run, traces
 from tests.unit.told import its_rows, remember

@@ -7,11 +7,10 @@ from itertools import pairwise
 import numpy as np
 
 from regrow.infra.figures import lineage, rungs, series, timeline, wasted_work
-from regrow.search import waste
 from regrow.search.events import Decided, Ended, Proposed, Started
-from regrow.search.history import History
+from regrow.search.history import History, waste
 from regrow.search.lifecycle import TrialState
-from regrow.search.simulator import Availability, FunctionObjective, Simulation
+from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation
 from regrow.search.spec import Spec
 from tests.unit.figured import ASHA, SPEC, begun, folded, made_by, metrics, run, traces
 

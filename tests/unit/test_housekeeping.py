@@ -35,7 +35,7 @@ from regrow.infra.state.spec_file import read_spec
 from regrow.infra.stores.local import LocalStore
 from regrow.result import open as opened
 from regrow.search.errors import SpecError
-from regrow.search.simulator import FunctionObjective, simulate
+from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from tests.unit import exported

@@ -12,7 +12,7 @@ from rich.console import Console
 from regrow.cli.live.output import Events
 from regrow.cli.live.viewer import Viewer
 from regrow.search.events import AnyEvent, encode
-from regrow.search.simulator import Simulation
+from regrow.search.planning.simulator import Simulation
 from tests.unit.watched import simulated
 
 

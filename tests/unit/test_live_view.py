@@ -17,9 +17,9 @@ from regrow.cli.live.board import Board
 from regrow.cli.live.grid import ASCII, Column, Signs, flow, lines, spark
 from regrow.cli.live.layout import compose
 from regrow.cli.live.pace import Pace
-from regrow.search import cost
 from regrow.search.events import AnyEvent, Began, Decided, Ended, Opened
-from regrow.search.simulator import Simulation
+from regrow.search.history import cost
+from regrow.search.planning.simulator import Simulation
 from tests.unit.watched import SCHEDULES, simulated
 
 SIZES = [(width, height) for width in (60, 80, 160) for height in (12, 24, 50)]

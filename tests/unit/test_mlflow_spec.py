@@ -12,7 +12,7 @@ from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
-from regrow.search.spec_parts import Recording
+from regrow.search.spec.parts import Recording
 from tests.unit.simulated import SPEC
 
 

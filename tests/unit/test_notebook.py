@@ -13,7 +13,7 @@ from regrow import notebook
 from regrow.figures import Figures
 from regrow.notebook import NotebookViewer, in_notebook
 from regrow.search.events import encode
-from regrow.search.simulator import FunctionObjective
+from regrow.search.planning.simulator import FunctionObjective
 from tests.unit import exported
 from tests.unit.told import rows_of
 

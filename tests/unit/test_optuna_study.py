@@ -18,8 +18,8 @@ from optuna.trial import TrialState
 from regrow.search.errors import SpecError
 from regrow.search.samplers import Result, Sampler, check_installed, make
 from regrow.search.samplers.optuna_study import StudySampler, TpeStudy
-from regrow.search.setting import Setting
 from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of
 
 SPACE = Space.parse(
@@ -357,7 +357,7 @@ def test_a_samplers_notes_at_the_study_come_back(monkeypatch: pytest.MonkeyPatch
 def test_making_one_imports_neither_optuna_nor_numpy() -> None:
     names = ["qmc", "cmaes", "bohb", "nsga2", "nsga3", "tpe"]
     code = (
-        "import sys; from regrow.search.samplers import make; from regrow.search.setting import Setting; "
+        "import sys; from regrow.search.samplers import make; from regrow.search.space.setting import Setting; "
         "from regrow.search.space import Space; s = Setting(space=Space.parse({'x': {'uniform': [0, 1]}}), modes=('min',)); "
         f"[make(n, s) for n in {names}]; "
         "print([m for m in ('optuna', 'numpy', 'scipy', 'cmaes', 'torch') if m in sys.modules])"

@@ -26,8 +26,8 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.lifecycle import IllegalMove, TrialState
-from regrow.search.planner import Planner, seed_for
-from regrow.search.verify import verify
+from regrow.search.planning.planner import Planner, seed_for
+from regrow.search.planning.verify import verify
 from tests.unit.simulated import MAX_STEPS, Simulation, created, decisions, opened, resumed, score
 
 chances = st.integers(0, 10**6)

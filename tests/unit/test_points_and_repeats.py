@@ -12,12 +12,12 @@ from regrow.infra.views import summaries
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Known, Proposed
 from regrow.search.lifecycle import TrialState
-from regrow.search.planner import Planner, seed_for
+from regrow.search.planning.planner import Planner, seed_for
+from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.samplers import Proposal, Result
-from regrow.search.setting import Setting
-from regrow.search.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 
 SPACE: dict[str, Any] = {
     "lr": {"loguniform": [1e-4, 1.0]},

@@ -11,8 +11,8 @@ from scipy.stats import qmc
 
 from regrow.search.errors import SpecError
 from regrow.search.samplers import Sampler, make
-from regrow.search.setting import Setting
 from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, seed_of
 
 SQUARE = Space.parse({"x": {"uniform": [0, 1]}, "y": {"uniform": [0, 1]}})

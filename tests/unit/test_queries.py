@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
+from regrow.search.planning.simulator import FunctionObjective, Simulation, availability, simulate
 from regrow.search.samplers import Proposal, Result
-from regrow.search.simulator import FunctionObjective, Simulation, availability, simulate
 from regrow.search.spec import Spec
 from regrow.testing import Setting, check_log, check_resumes
 

@@ -20,7 +20,7 @@ from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
 from regrow.search.events import Opened, Row, encode
 from regrow.search.lifecycle import TrialState
-from regrow.search.simulator import Simulation
+from regrow.search.planning.simulator import Simulation
 from regrow.tasks import checkpoints
 from tests.unit import exported
 from tests.unit.told import kept as kept_rows

@@ -9,8 +9,8 @@ import pytest
 from regrow.search.events import Began, Closed, Ended, Opened, Revived, decode, encode
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import IllegalMove, TrialState
-from regrow.search.simulator import Simulation as Simulated
-from regrow.search.verify import verify
+from regrow.search.planning.simulator import Simulation as Simulated
+from regrow.search.planning.verify import verify
 from regrow.testing import check_log, decisions
 from tests.unit.revived import curves, failed_after, failing, retried, simulated, until
 from tests.unit.simulated import Simulation

@@ -10,14 +10,14 @@ import pytest
 from regrow.search import samplers
 from regrow.search.events import Decided, Proposed, Revived, Started
 from regrow.search.lifecycle import TrialState
-from regrow.search.planner import Planner, seed_for
+from regrow.search.planning.planner import Planner, seed_for
+from regrow.search.planning.simulator import FunctionObjective
+from regrow.search.planning.simulator import Simulation as Simulated
+from regrow.search.planning.verify import verify
 from regrow.search.samplers import Result
-from regrow.search.setting import Setting
-from regrow.search.simulator import FunctionObjective
-from regrow.search.simulator import Simulation as Simulated
 from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 from tests.unit.revived import SCHEDULES, failing, retried, simulated
 from tests.unit.simulated import SPEC
 

@@ -18,7 +18,7 @@ from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Began, Ended, Proposed, Reported, Row, Saved, Started, decode, encode
 from regrow.search.history import History
-from regrow.search.simulator import Availability
+from regrow.search.planning.simulator import Availability
 from tests.unit import exported, simulated
 from tests.unit.figured import AWAY, PBT, metrics, run
 from tests.unit.told import kept

@@ -116,7 +116,7 @@ def test_making_a_sampler_loads_neither_optuna_nor_numpy() -> None:
     code = """
 import sys
 from regrow.search.samplers import make
-from regrow.search.setting import Setting
+from regrow.search.space.setting import Setting
 from regrow.search.space import Space
 sampler = make("tpe", Setting(space=Space.parse({"a": {"uniform": [0, 1]}}), modes=("min",)))
 assert not {"optuna", "numpy", "scipy"} & set(sys.modules), "too early"

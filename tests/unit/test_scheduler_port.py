@@ -12,7 +12,7 @@ import pytest
 from regrow.search import schedulers
 from regrow.search.errors import SpecError
 from regrow.search.events import Started
-from regrow.search.simulator import FunctionObjective, simulate
+from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.testing import (
     Decision,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.search.errors import SpecError
+from regrow.search.mode import Mode
 from regrow.search.schedulers import Verdict
-from regrow.search.space import Mode
 from tests.unit.scheduling import Run, arrive, by_number, scheduler
 
 

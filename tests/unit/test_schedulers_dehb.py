@@ -14,10 +14,11 @@ import pytest
 
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
+from regrow.search.mode import Mode
 from regrow.search.samplers import Proposal, Result, Status, make
 from regrow.search.samplers.dehb import Dehb
 from regrow.search.samplers.random_search import RandomSearch
-from regrow.search.space import Mode, Space
+from regrow.search.space import Space
 from tests.unit.sampling import seed_of
 from tests.unit.scheduling import Run, scheduler, setting
 
@@ -221,7 +222,7 @@ def test_evolution_finds_better_than_chance() -> None:
 
 def test_making_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from regrow.search.samplers import make; from regrow.search.setting import Setting;"
+        "import sys; from regrow.search.samplers import make; from regrow.search.space.setting import Setting;"
         "from regrow.search.space import Space; s = Setting(space=Space.parse({'x': {'uniform': [0, 1]}}), modes=('min',), max_steps=9);"
         "make('dehb', s).ask(0, 0); print([m for m in ('numpy', 'scipy', 'optuna', 'ray') if m in sys.modules])"
     )

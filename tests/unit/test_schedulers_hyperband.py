@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
-from regrow.search.space import Mode
+from regrow.search.mode import Mode
 from tests.unit.scheduling import Run, arrive, by_number, scheduler
 
 # ---- HyperBand ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.search.errors import SpecError
-from regrow.search.space import Mode
+from regrow.search.mode import Mode
 from tests.unit.scheduling import Run, scheduler
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.search.errors import SpecError
+from regrow.search.mode import Mode
 from regrow.search.schedulers.pasha import Pasha, crosses, percentile
-from regrow.search.space import Mode
 from tests.unit.scheduling import Run, scheduler
 
 

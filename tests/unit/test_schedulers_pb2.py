@@ -144,7 +144,7 @@ def test_a_whole_population_with_a_failure_and_a_loss_ends(slots: int) -> None:
 
 def test_making_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from regrow.search.schedulers import make; from regrow.search.setting import Setting;"
+        "import sys; from regrow.search.schedulers import make; from regrow.search.space.setting import Setting;"
         "from regrow.search.space import Space; s = Setting(space=Space.parse({'x': {'uniform': [0, 1]}}), modes=('min',));"
         "make('pb2', s); make('dehb', s); make('pbt', s);"
         "print([m for m in ('numpy', 'scipy', 'optuna', 'ray') if m in sys.modules])"

@@ -10,9 +10,10 @@ import pytest
 from regrow.search import schedulers
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
+from regrow.search.mode import Mode
 from regrow.search.schedulers import Decision, SchedulerPort, Verdict
-from regrow.search.setting import Setting
-from regrow.search.space import Mode, Space
+from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 from regrow.testing import check_scheduler
 
 SPACE = Space.parse({"x": {"uniform": [0, 1]}})

@@ -10,9 +10,9 @@ import pytest
 
 from regrow.search.events import Decided, Started
 from regrow.search.lifecycle import TrialState
-from regrow.search.simulator import Availability, FunctionObjective, Simulation, simulate
+from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 
 SCHEDULES: dict[str, Any] = {
     "asha": "asha",

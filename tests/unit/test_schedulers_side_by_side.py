@@ -15,9 +15,10 @@ from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, Successive
 from optuna.trial import TrialState
 
 from regrow.search.hyperband_plan import brackets
+from regrow.search.mode import Mode
 from regrow.search.schedulers import Candidate, Verdict
 from regrow.search.schedulers.explore import explore
-from regrow.search.space import Mode, Space
+from regrow.search.space import Space
 from tests.unit.scheduling import add, arrive, scheduler
 
 MODES: tuple[Mode, Mode] = ("min", "max")

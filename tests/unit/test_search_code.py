@@ -11,7 +11,7 @@ from regrow.infra.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
-from regrow.search.verify import verify
+from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserCodeError
 
 CODE = """

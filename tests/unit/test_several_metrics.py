@@ -15,12 +15,12 @@ from regrow.search import samplers
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
 from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
+from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.samplers import Proposal, Result
-from regrow.search.setting import Setting
-from regrow.search.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 
 TWO: list[dict[str, str]] = [{"name": "accuracy", "mode": "max"}, {"name": "latency", "mode": "min"}]
 

@@ -14,7 +14,7 @@ import yaml
 
 from regrow.cli import app as command
 from regrow.search.events import decode
-from regrow.search.verify import verify
+from regrow.search.planning.verify import verify
 from tests.unit.curve_tables import ROWS, SPACE, write
 
 

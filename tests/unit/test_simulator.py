@@ -10,10 +10,10 @@ import pytest
 
 from regrow.search.events import AnyEvent, Began, Closing, Ended, Opened, Reported, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
-from regrow.search.planner import seed_for
-from regrow.search.simulator import ALWAYS, Availability, FunctionObjective, Simulation, availability, simulate
+from regrow.search.planning.planner import seed_for
+from regrow.search.planning.simulator import ALWAYS, Availability, FunctionObjective, Simulation, availability, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 from tests.unit.told import kept
 
 SPEC: dict[str, Any] = {

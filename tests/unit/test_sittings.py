@@ -14,8 +14,8 @@ from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import encode
+from regrow.search.planning.verify import verify
 from regrow.search.spec import PER_SITTING, Spec
-from regrow.search.verify import verify
 from tests.unit.simulated import SPEC, Simulation
 
 NAME = SPEC["name"]

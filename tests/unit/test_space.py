@@ -15,9 +15,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from regrow.search import space as rg
-from regrow.search.domains import value_key
 from regrow.search.errors import SpecError
 from regrow.search.space import Domain, Space
+from regrow.search.space.domains import value_key
 
 YAML = """
 lr: {loguniform: [1.0e-4, 1.0e-1]}

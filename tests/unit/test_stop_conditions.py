@@ -12,9 +12,9 @@ from regrow.search.endings import Ending, Endings
 from regrow.search.errors import SpecError
 from regrow.search.events import Closing, Reported
 from regrow.search.lifecycle import TrialState
-from regrow.search.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.search.verify import verify
 from regrow.tasks import trial as trials
 from regrow.tasks.attempt import Finished
 from regrow.tasks.trial import Trial

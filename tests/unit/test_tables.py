@@ -13,7 +13,7 @@ from regrow.infra.exports import frames
 from regrow.infra.exports.files import csv_bytes
 from regrow.infra.exports.recorded import Table, read_trace
 from regrow.search.history import History
-from regrow.search.simulator import simulate as simulated
+from regrow.search.planning.simulator import simulate as simulated
 from regrow.tasks.errors import UserError
 from tests.unit import exported
 from tests.unit.curve_tables import COLUMNS, ROWS, spec, write

@@ -18,11 +18,11 @@ from optuna.samplers._tpe._truncnorm import _log_gauss_mass
 from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstimatorParameters
 from optuna.samplers._tpe.sampler import _split_trials, default_weights
 
+from regrow.search.mode import Mode
 from regrow.search.samplers import Result
 from regrow.search.samplers.base import Status
 from regrow.search.samplers.tpe_density import FastDensity, log_mass
 from regrow.search.samplers.tpe_history import TpeHistory
-from regrow.search.space import Mode
 from tests.unit.sampling import SPACE, loss, make, seed_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from regrow.search import cost
 from regrow.search.events import Ended, Saved
+from regrow.search.history import cost
 from regrow.tasks.messages import Order, Progress
 from regrow.tasks.trial import Trial
 from tests.unit.attempting import Attempting, outcome, save, saving, sent, steps

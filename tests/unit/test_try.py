@@ -17,7 +17,7 @@ import pytest
 from regrow.one_trial import OneTrial, configuration, temporary_store
 from regrow.search.errors import SpecError
 from regrow.search.events import Row
-from regrow.search.planner import seed_for
+from regrow.search.planning.planner import seed_for
 from regrow.search.samplers import make
 from regrow.search.spec import Spec
 from regrow.tasks.messages import Progress

@@ -24,7 +24,7 @@ from regrow.search.events import (
     Started,
     is_decision,
 )
-from regrow.search.verify import verify
+from regrow.search.planning.verify import verify
 from tests.unit.simulated import Simulation, resumed
 
 

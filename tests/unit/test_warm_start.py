@@ -15,14 +15,14 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closing, Created, Known, decode, encode
 from regrow.search.history import History
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
+from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.planning.verify import verify
+from regrow.search.planning.warm import known_from
 from regrow.search.samplers import Proposal, Result
-from regrow.search.setting import Setting
-from regrow.search.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.spec_parts import WarmStart
-from regrow.search.verify import verify
-from regrow.search.warm import known_from
+from regrow.search.spec.parts import WarmStart
 
 SPACE: dict[str, Any] = {"lr": {"loguniform": [1e-4, 1.0]}, "kind": {"choice": ["mlp", "cnn"]}, "epochs": 3}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regrow.search import waste
 from regrow.search.events import Began, Ended, Reported, Row, Saved, Started
-from regrow.search.history import History
+from regrow.search.history import History, waste
 from tests.unit.simulated import created, opened
 from tests.unit.test_history import proposed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from regrow.search.simulator import Availability, FunctionObjective, Simulation
+from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation
 from regrow.search.spec import Spec
 
 SCHEDULES: dict[str, Any] = {

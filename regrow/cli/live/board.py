@@ -9,7 +9,7 @@ from regrow.cli.live.decisions import Decisions
 from regrow.cli.live.incidents import Absence, Incidents
 from regrow.cli.live.leaders import Leaders
 from regrow.cli.live.pace import Pace
-from regrow.search import cost, schedulers
+from regrow.search import schedulers
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -26,7 +26,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history import History
+from regrow.search.history import History, cost
 
 LATEST = 50
 

@@ -11,7 +11,7 @@ from regrow.cli.live.grid import Signs, bar, cut, flow
 from regrow.cli.live.section import Section
 from regrow.cli.live.sections import sections
 from regrow.infra.state.notes import NONE, Notes
-from regrow.search import cost
+from regrow.search.history import cost
 from regrow.tasks.traces import one_line
 
 LEAST_WIDTH = 20

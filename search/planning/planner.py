@@ -31,12 +31,12 @@ from regrow.search.events import (
 from regrow.search.history import History, Trial
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
-from regrow.search.results import Results
-from regrow.search.retention import surplus
+from regrow.search.planning.results import Results
+from regrow.search.planning.retention import surplus
+from regrow.search.planning.scheduling import Scheduling, theirs, until
+from regrow.search.planning.stopping import why_enough
 from regrow.search.samplers import Sampler
 from regrow.search.schedulers import SchedulerPort, Verdict, Widening
-from regrow.search.scheduling import Scheduling, theirs, until
-from regrow.search.stopping import why_enough
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regrow.search.history import History
-from regrow.search.spec_parts import Stop
+from regrow.search.spec.parts import Stop
 
 
 def why_enough(stop: Stop, history: History, now: float) -> str | None:

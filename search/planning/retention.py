@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from regrow.search.history import Trial
-from regrow.search.spec_parts import Checkpointing
+from regrow.search.spec.parts import Checkpointing
 
 
 def surplus(trial: Trial, policy: Checkpointing, sign: float, pinned: AbstractSet[str]) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from regrow.search.domains import Constant, Json, value_key
 from regrow.search.errors import SpecError
 from regrow.search.events import Known
 from regrow.search.history import History, Trial
 from regrow.search.options import nearest
 from regrow.search.schedulers import FINAL
+from regrow.search.space.domains import Constant, Json, value_key
 from regrow.search.spec import Spec
-from regrow.search.spec_parts import WarmStart
+from regrow.search.spec.parts import WarmStart
 
 
 def known_from(history: History, spec: Spec, start: WarmStart, key: str) -> tuple[list[Known], int]:

@@ -9,9 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from regrow.search.described import descriptions
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
+from regrow.search.spec.descriptions import descriptions
 
 IMPORT_PATH = re.compile(r"(?:[^:\n]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """Of a function or class: in a file, or in a module."""

@@ -17,7 +17,7 @@ from statistics import NormalDist
 from typing import Any, ClassVar, TypeAlias
 
 from regrow.search.errors import SpecError, shown
-from regrow.search.scalars import check_json, check_number, check_whole
+from regrow.search.space.scalars import check_json, check_number, check_whole
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
 

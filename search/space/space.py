@@ -11,7 +11,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regrow.search.domains import (
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.space.domains import (
     Choice,
     Constant,
     Domain,
@@ -24,14 +26,11 @@ from regrow.search.domains import (
     fresh,
     value_key,
 )
-from regrow.search.errors import SpecError
-from regrow.search.mode import Mode
-from regrow.search.options import nearest
-from regrow.search.scalars import plain
-from regrow.search.written import Written, read, refuse_foreign, write, write_group
+from regrow.search.space.scalars import plain
+from regrow.search.space.written import Written, read, refuse_foreign, write, write_group
 
 __all__ = [
-    "Choice", "Condition", "Constant", "Domain", "Float", "Grid", "Int", "Json", "Mode", "Normal",
+    "Choice", "Condition", "Constant", "Domain", "Float", "Grid", "Int", "Json", "Normal",
     "Parameter", "Space", "choice", "constant", "grid", "integer", "logint", "loguniform", "normal",
     "quniform", "randint", "uniform",
 ]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regrow.search import samplers, schedulers
-from regrow.search.command import check as check_command
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
 from regrow.search.options import chosen
 from regrow.search.space import Constant
-from regrow.search.spec_parts import IMPORT_PATH
+from regrow.search.spec.command import check as check_command
+from regrow.search.spec.parts import IMPORT_PATH
 
 if TYPE_CHECKING:
-    from regrow.search.spec import Spec
+    from regrow.search.spec.spec import Spec
 
 COMMAND = "command"
 """What stands as the trainable where a command does."""

@@ -1,7 +1,7 @@
 """The specification of an experiment: one frozen, validated form, whether it came from YAML or from Python.
 
-Its keys, their defaults and their checks live here; what stands below them is in `spec_parts.py`, how a mistake is told in
-`spec_errors.py`; files are read in `infra/state/spec_file.py`. The search space is parsed by `space.py`, the names under
+Its keys, their defaults and their checks live here; what stands below them is in `search/spec/parts.py`, how a mistake is told in
+`search/spec/errors.py`; files are read in `infra/state/spec_file.py`. The search space is parsed by `space.py`, the names under
 `search` and `schedule` are known to their registries.
 """
 
@@ -25,21 +25,21 @@ from pydantic import (
 )
 
 from regrow.search import samplers, schedulers
-from regrow.search.command import as_command
 from regrow.search.constraints import Constraint
 from regrow.search.durations import Span, seconds
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
-from regrow.search.foreign_keys import check_keys
 from regrow.search.mode import Mode
 from regrow.search.options import chosen, is_path
-from regrow.search.scalars import plain
 from regrow.search.secret import holds_secret, is_secret
-from regrow.search.setting import Setting
 from regrow.search.space import Space
-from regrow.search.spec_checks import COMMAND, check
-from regrow.search.spec_errors import explain
-from regrow.search.spec_parts import (
+from regrow.search.space.scalars import plain
+from regrow.search.space.setting import Setting
+from regrow.search.spec.checks import COMMAND, check
+from regrow.search.spec.command import as_command
+from regrow.search.spec.errors import explain
+from regrow.search.spec.foreign import check_keys
+from regrow.search.spec.parts import (
     Checkpointing,
     Count,
     Metric,
@@ -56,7 +56,7 @@ from regrow.search.spec_parts import (
     as_point,
     as_warm_start,
 )
-from regrow.search.spec_schema import complete
+from regrow.search.spec.schema import complete
 
 __all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SITTING", "Named", "Spec"]
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from regrow.search import samplers, schedulers
-from regrow.search.foreign_domains import BOUNDS, DISTRIBUTIONS, NAMING, WORDS
 from regrow.search.options import load, option_types
+from regrow.search.space.foreign import BOUNDS, DISTRIBUTIONS, NAMING, WORDS
 
 Json = dict[str, Any]
 _NUMBER: Json = {"type": "number"}

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from regrow.search.domains import Json
 from regrow.search.endings import Endings
 from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Outcome, Reported, Row, Saved, Started
 from regrow.search.history import Attempt, History, Trial
-from regrow.search.planner import Planner, seed_for
+from regrow.search.planning.planner import Planner, seed_for
+from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 
 

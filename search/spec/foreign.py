@@ -7,30 +7,22 @@ in more than its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
 from typing import Any
 
+from regrow.search import samplers, schedulers
 from regrow.search.errors import SpecError
-from regrow.search.foreign_domains import flow, meant, meant_by_text
+from regrow.search.options import named_here
+from regrow.search.space.foreign import flow, meant, meant_by_text
 
 _SHOWN = 300  # characters of a translated value: a space may have hundreds of parameters
 
 _MODES = {word: word[:3] for word in ("min", "max", "minimize", "minimise", "minimum", "maximize", "maximise", "maximum")}
 
 
-@cache
-def _algorithms(key: str) -> Mapping[str, str]:
-    """Our names of samplers or schedulers by those elsewhere."""
-    from regrow.search import samplers, schedulers  # they read their options with what stands here
-
-    registry = {"search": samplers, "schedule": schedulers}.get(key)
-    return {} if registry is None else {word: name for name, words in registry.ELSEWHERE.items() for word in words.split()}
-
-
 def algorithm(key: str, name: object) -> str | None:
     """What a sampler or scheduler is called under `key` (search or schedule), None for a name that no tool has."""
-    word = str(name).rpartition(".")[2].lower()
-    return _algorithms(key).get(word.replace("_", "").replace("-", ""))
+    registry = {"search": samplers, "schedule": schedulers}.get(key)
+    return None if registry is None else named_here(name, registry.ELSEWHERE)
 
 
 def as_mode(word: object) -> str | None:

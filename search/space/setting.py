@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regrow.search.mode import Mode, sign_of
-from regrow.search.space import Space
+from regrow.search.space.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from regrow.search.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
 from regrow.search.errors import SpecError
-from regrow.search.foreign_domains import flow, kind_of, meant, meant_by_text, of_list
 from regrow.search.options import nearest
-from regrow.search.scalars import as_yaml_number, check_json
+from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
+from regrow.search.space.foreign import flow, kind_of, meant, meant_by_text, of_list
+from regrow.search.space.scalars import as_yaml_number, check_json
 
 _WITH_STEP = 3  # numbers in [low, high, step]
 

@@ -10,7 +10,7 @@ from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Opened, is_decision
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
-from regrow.search.planner import Planner
+from regrow.search.planning.planner import Planner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

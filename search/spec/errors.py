@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from regrow.search.errors import SpecError
-from regrow.search.foreign_keys import as_mode
 from regrow.search.options import nearest
-from regrow.search.scalars import as_yaml_number
 from regrow.search.secret import is_secret
+from regrow.search.space.scalars import as_yaml_number
+from regrow.search.spec.foreign import as_mode
 
 _FORMS = {
     "metric": "write a name, or a list of {name: ..., mode: ...}",
