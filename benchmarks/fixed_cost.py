@@ -37,7 +37,7 @@ from typing import Any
 from benchmarks import cgroup
 from benchmarks.overhead import about, shown
 from benchmarks.overhead_memory import Memory
-from benchmarks.overhead_sides import MARK, Sandbox, Sitting, Watcher, Work, ours, sandbox, tune
+from benchmarks.overhead_sides import MARK, Sandbox, Session, Watcher, Work, ours, sandbox, tune
 
 RESULTS = Path(__file__).parent / "results" / "fixed_cost.json"
 HERE = Path(__file__).resolve().parent.parent
@@ -73,7 +73,7 @@ sys.meta_path.insert(0, Noted)
 class Side:
     """One of those that take turns; `code` is the root of its regrow, None for Ray Tune."""
 
-    run: Callable[[Sandbox, Work, Watcher], Sitting]
+    run: Callable[[Sandbox, Work, Watcher], Session]
     code: Path | None
     box: Sandbox
     group: cgroup.Cgroup
@@ -87,15 +87,15 @@ class Side:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             at_prompt = self.group.cpu
 
-        sitting = self.run(self.box, WORK, watch)
+        session = self.run(self.box, WORK, watch)
         self.group.await_empty(LINGER_SECONDS)
         self._check_code()
         return {
             "CPU of all processes": self.group.cpu - begin,
             "of it after the prompt": self.group.cpu - at_prompt,
-            "Enter to first report": sitting.first_report,
-            "last report to prompt": sitting.last_report,
-            "Enter to prompt": sitting.process,
+            "Enter to first report": session.first_report,
+            "last report to prompt": session.last_report,
+            "Enter to prompt": session.process,
         }
 
     def look(self, hook: Path) -> tuple[Memory, dict[int, set[str]]]:

@@ -76,7 +76,7 @@ def ours(box: Sandbox, work: Work) -> Measured:
     (box.folder / "bench.yaml").write_text(json.dumps(spec))
     seen = Memory(f"{MARK}={box.folder}")
     regrow = [sys.executable, "-m", "regrow"]
-    sitting = box.time([*regrow, "run", "bench.yaml", "--state", str(state)], seen.watch)
+    session = box.time([*regrow, "run", "bench.yaml", "--state", str(state)], seen.watch)
     history = replay(Places.at(str(state)).store("bench"))
     assert [trial.step for trial in history.trials] == [work.steps] * work.trials
     after: dict[str, float] = {}
@@ -88,7 +88,7 @@ def ours(box: Sandbox, work: Work) -> Measured:
         command = [*regrow, verb, "bench", *words, "--state", str(state)]
         after[what] = box.time(command).process
     return Measured(
-        own=seen.own_peak, ray=seen.peak - seen.own_peak, seconds=sitting.process, largest=seen.own, after=after
+        own=seen.own_peak, ray=seen.peak - seen.own_peak, seconds=session.process, largest=seen.own, after=after
     )
 
 

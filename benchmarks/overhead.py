@@ -58,10 +58,10 @@ def cold(rounds: int, quick: bool) -> Measured:  # noqa: ARG001  # it is as quic
         for who, side in (("ours", ours), ("ray tune", tune)):
             with sandbox() as box:
                 for what in ("first start", "second start"):
-                    sitting = side(box, work)
-                    found[f"{what}, to first report s: {who}"].append(sitting.first_report)
-                    found[f"{what}, process s: {who}"].append(sitting.process)
-                    found[f"{what}, cpu s: {who}"].append(sitting.cpu)
+                    session = side(box, work)
+                    found[f"{what}, to first report s: {who}"].append(session.first_report)
+                    found[f"{what}, process s: {who}"].append(session.process)
+                    found[f"{what}, cpu s: {who}"].append(session.cpu)
     return found
 
 
@@ -94,12 +94,12 @@ def resume(rounds: int, quick: bool) -> Measured:
                 with sandbox() as box:
                     ours(box, Work(trials=1, reports=1))  # not a first start
                     for _ in range(rounds):
-                        sitting = resuming.resume(box, made, _services if up else _no_services)
+                        session = resuming.resume(box, made, _services if up else _no_services)
                         case = f"{what}{', Prefect up' if up else ''}"
-                        found[f"{case}, to first report s: ours"].append(sitting.first_report)
+                        found[f"{case}, to first report s: ours"].append(session.first_report)
                         for name in ("start", "to first trial"):
-                            found[f"{case}, of it {name} s: ours"].append(sitting.parts[name])
-                        found[f"{case}, process s: ours"].append(sitting.process)
+                            found[f"{case}, of it {name} s: ours"].append(session.parts[name])
+                        found[f"{case}, process s: ours"].append(session.process)
     return found
 
 
@@ -134,11 +134,11 @@ def _pairs(work: Work, rounds: int) -> Measured:
             side(boxes[who], Work(trials=1, reports=1))  # a first start is measured by `cold`
         for _ in range(rounds):
             for who, side, inner in sides:
-                sitting = side(boxes[who], work)
-                found[f"process s: {who}"].append(sitting.process)
-                found[f"experiment s: {who}"].append(sitting.parts[inner])
-                found[f"cpu s: {who}"].append(sitting.cpu)
-                for name, value in sitting.parts.items():
+                session = side(boxes[who], work)
+                found[f"process s: {who}"].append(session.process)
+                found[f"experiment s: {who}"].append(session.parts[inner])
+                found[f"cpu s: {who}"].append(session.cpu)
+                for name, value in session.parts.items():
                     if name != inner:
                         found[f"  {name} s: {who}"].append(value)
     return found

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overhead_sides import Sandbox, Sitting, Work, parts, write_spec
+from benchmarks.overhead_sides import Sandbox, Session, Work, parts, write_spec
 from regrow.infra.coordinator.ledger import COMPACT_EVERY
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
@@ -134,7 +134,7 @@ def make_state(folder: Path, trials: int, *, search: str, compact: bool) -> Path
     return root
 
 
-def resume(box: Sandbox, made: Path, services: Services) -> Sitting:
+def resume(box: Sandbox, made: Path, services: Services) -> Session:
     """`regrow resume` on a copy of a state that was made, while `services` of the copy are up."""
     state = box.folder / "state"
     shutil.rmtree(state, ignore_errors=True)
@@ -142,13 +142,13 @@ def resume(box: Sandbox, made: Path, services: Services) -> Sitting:
     box.sweep()
     with services(box, state):
         command = [sys.executable, "-m", "regrow", "resume", "bench", "--quiet", "--state", str(state)]
-        sitting = box.time(command, work_in=made.parent)
+        session = box.time(command, work_in=made.parent)
     events = read_events(Places.at(str(state)).store("bench"))
     done = sum(isinstance(event, Ended) for event in events)
     assert isinstance(events[-1], Closed), events[-1]
     assert events[-1].status == "finished", events[-1]
-    found = parts(events, sitting) | {"trials ended": float(done)}
-    return replace(sitting, parts=found)
+    found = parts(events, session) | {"trials ended": float(done)}
+    return replace(session, parts=found)
 
 
 def replay_parts(made: Path) -> dict[str, float]:

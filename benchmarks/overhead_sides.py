@@ -66,7 +66,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sitting:
+class Session:
     """How long it took, in seconds."""
 
     typed: float
@@ -104,7 +104,7 @@ class Sandbox:
             "PYTHONPATH": self.path,
         }
 
-    def time(self, command: list[str], watch: Watcher | None = None, *, work_in: Path | None = None) -> Sitting:
+    def time(self, command: list[str], watch: Watcher | None = None, *, work_in: Path | None = None) -> Session:
         """Runs a command to its end; the trainable lies in `work_in`, if not here. Raises RuntimeError if it fails."""
         notes = work_in or self.folder
         for old in (*notes.glob("*-report"), *notes.glob("code-*")):
@@ -126,7 +126,7 @@ class Sandbox:
         if code:
             raise RuntimeError(f"{command} ended with {code}:\n{(self.folder / 'said').read_text()[-4000:]}")
         first, last = (_stamp(notes / name) for name in ("first-report", "last-report"))
-        return Sitting(
+        return Session(
             typed=typed, process=ended - typed, first_report=first - typed, last_report=ended - last,
             cpu=usage.ru_utime + usage.ru_stime,
         )
@@ -178,29 +178,29 @@ def write_spec(folder: Path, work: Work, **changes: Any) -> dict[str, Any]:
     return spec
 
 
-def ours(box: Sandbox, work: Work, watch: Watcher | None = None) -> Sitting:
+def ours(box: Sandbox, work: Work, watch: Watcher | None = None) -> Session:
     """`regrow run`, then a look at the log, MLflow and Prefect: everything must be in all three."""
     state = box.folder / "state"
     shutil.rmtree(state, ignore_errors=True)
     write_spec(box.folder, work)
     box.sweep()
-    sitting = box.time([sys.executable, "-m", "regrow", "run", "bench.yaml", "--quiet", "--state", str(state)], watch)
+    session = box.time([sys.executable, "-m", "regrow", "run", "bench.yaml", "--quiet", "--state", str(state)], watch)
     events = read_events(Places.at(str(state)).store("bench"))
     check(state, events, work)
-    return replace(sitting, parts=parts(events, sitting))
+    return replace(session, parts=parts(events, session))
 
 
-def parts(events: list[AnyEvent], sitting: Sitting) -> dict[str, float]:
-    """Where the last sitting's time went, from its own log."""
+def parts(events: list[AnyEvent], session: Session) -> dict[str, float]:
+    """Where the last session's time went, from its own log."""
     opened = max(e.t for e in events if isinstance(e, Opened))
     began = min(e.t for e in events if isinstance(e, Began) and e.t >= opened)
     ended = max(e.t for e in events if isinstance(e, Ended | Closed))
     return {
-        "start": opened - sitting.typed,
+        "start": opened - session.typed,
         "to first trial": began - opened,
         "trials": ended - began,
-        "end": sitting.typed + sitting.process - ended,
-        "experiment": sitting.typed + sitting.process - opened,
+        "end": session.typed + session.process - ended,
+        "experiment": session.typed + session.process - opened,
     }
 
 
@@ -224,14 +224,14 @@ def _rows(database: Path, query: str) -> set[tuple[Any, ...]]:
         return set(connection.execute(query).fetchall())
 
 
-def tune(box: Sandbox, work: Work, watch: Watcher | None = None) -> Sitting:
+def tune(box: Sandbox, work: Work, watch: Watcher | None = None) -> Session:
     """Ray Tune's run of the same work."""
     shutil.rmtree(box.folder / "storage", ignore_errors=True)
     script = Path(__file__).with_name("overhead_tune.py")
     command = [sys.executable, str(script), str(work.trials), str(work.reports), str(work.seconds), str(box.folder)]
     box.sweep()  # what the command before may have left must not cost this one anything
-    sitting = box.time(command, watch)
+    session = box.time(command, watch)
     times = json.loads((box.folder / "times.json").read_text())
     assert times.pop("trials") == work.trials
     assert times.pop("rows") == work.trials * work.reports
-    return replace(sitting, parts=times)
+    return replace(session, parts=times)

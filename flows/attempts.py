@@ -54,7 +54,7 @@ def _is_tried_again(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
+class _Submission:
     """An attempt to be made."""
 
     assignment: Assignment
@@ -66,7 +66,7 @@ class _TrialRun:
     """The task run of a trial. Touched in the runner's loop alone."""
 
     id: UUID
-    orders: deque[_Order] = field(default_factory=deque)
+    orders: deque[_Submission] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is an order, or when no more come."""
     task_run: TaskRun | None = None
@@ -115,7 +115,7 @@ class Attempts:
         lease = assignment.trial, assignment.attempt
         if lease not in self._submitted:
             self._submitted.add(lease)
-            self._runner.call(self._hand_over, _Order(assignment=assignment, avoid=avoid))
+            self._runner.call(self._hand_over, _Submission(assignment=assignment, avoid=avoid))
 
     def forget(self, trial: int, attempt: int) -> None:
         """Waits no longer for an attempt that was given up; kills it, if it can be reached."""
@@ -146,7 +146,7 @@ class Attempts:
 
     # ---- in the runner's loop --------------------------------------------------------------------------------------
 
-    def _hand_over(self, order: _Order) -> None:
+    def _hand_over(self, order: _Submission) -> None:
         trial = order.assignment.trial
         run = self._runs.setdefault(trial, _TrialRun(id=task_run_id(self._experiment_id, trial)))
         run.orders.append(order)
@@ -261,7 +261,7 @@ class Attempts:
             raise TriedAgain(_line(carried.finished[0]))
         return _state(carried.finished)
 
-    async def _next(self, run: _TrialRun) -> _Order | None:
+    async def _next(self, run: _TrialRun) -> _Submission | None:
         """The next attempt to make; None if there is none in this session."""
         while not run.orders:
             if self._closed:
@@ -270,7 +270,7 @@ class Attempts:
             await run.changed.wait()
         return run.orders.popleft()
 
-    async def _outcome(self, run: _TrialRun, order: _Order) -> Carried:
+    async def _outcome(self, run: _TrialRun, order: _Submission) -> Carried:
         """Makes an attempt. Raises AttemptLost, also when it was given up."""
         run.handle = self._executor.submit(order.assignment, task_run=str(run.id), avoid=order.avoid)
         run.attempt, run.lost = order.assignment.attempt, asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""The end of a sitting whose cluster has died under it: the log is closed from the driver's own process.
+"""The end of a session whose cluster has died under it: the log is closed from the driver's own process.
 
 An ending that has begun is not turned into a recovery. No cluster is started for it: the coordinator lives on here, as it
 would after any other restart, gives up what ran, and closes the log.
@@ -19,11 +19,11 @@ from regrow.search.events import Status
 from regrow.search.history import History
 
 STORE_SECONDS = 10.0
-"""How long it waits for a store that takes nothing; then the log stays open, and the next sitting closes what is open."""
+"""How long it waits for a store that takes nothing; then the log stays open, and the next session closes what is open."""
 
 
 def cut_short(prepared: Prepared, asked: Interrupts) -> tuple[Status, History]:
-    """Closes the log as was asked; how the sitting ended, and the whole history.
+    """Closes the log as was asked; how the session ended, and the whole history.
 
     Raises KeyboardInterrupt where it had not begun. To be called when the cluster is left and `asked.begun` is known.
     """

@@ -1,4 +1,4 @@
-"""What ends a sitting before its time: Ctrl-C, SIGTERM, a closed terminal, `regrow stop`. First asked to end well, then at once.
+"""What ends a session before its time: Ctrl-C, SIGTERM, a closed terminal, `regrow stop`. First asked to end well, then at once.
 
 An ending that has begun stays one: whoever is about to begin something anew looks here first.
 """
@@ -21,7 +21,7 @@ from regrow.tasks.forking import Handler, handling
 GRACE_SECONDS = 30.0
 """How long attempts get to save a checkpoint after the first signal. A second one ends the wait."""
 LAST_SECONDS = 10.0
-"""How long the process may live after that when it was told to end; whatever is not done by then is done by the next sitting."""
+"""How long the process may live after that when it was told to end; whatever is not done by then is done by the next session."""
 INTERRUPTED_EXIT = 3
 _WHY = {
     signal.SIGINT: "interrupted by the user", signal.SIGTERM: "it was told to end (SIGTERM)",
@@ -44,12 +44,12 @@ class Interrupts:
         taken = (number for number in _WHY if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN)
         self.handlers: Mapping[int, Handler] = dict.fromkeys(taken, self.ask)
 
-    def heed(self) -> None:
+    def handle_signals(self) -> None:
         """From now on somebody looks here. Before, a signal raises KeyboardInterrupt: nothing has begun that could end well."""
         self._heeded = True
 
     def begin(self, status: Status, why: str) -> None:
-        """The sitting is to end; the first reason stays."""
+        """The session is to end; the first reason stays."""
         if self.begun is None:
             self.begun = status, why
 

@@ -38,7 +38,7 @@ from regrow.flows.ending import cut_short
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.settling import settled
 from regrow.flows.stopping import stop_requests
-from regrow.infra.coordinator.actor import RayDesk, lost, start_coordinator
+from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Instructions
 from regrow.infra.local import obituary
@@ -46,13 +46,13 @@ from regrow.infra.log.reading import replay
 from regrow.infra.mlflow.in_trial import RayRecords
 from regrow.infra.mlflow.recorder import start_recorder
 from regrow.infra.prefect.artifacts import PICTURES, publish
-from regrow.infra.prefect.publisher import told
+from regrow.infra.prefect.publisher import publishing
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import joined, slots, widest
+from regrow.infra.ray.joining import join, slots, widest
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state.collection import collect
@@ -77,13 +77,13 @@ LATE_SECONDS = 1.0
 HEAD_SECONDS = 600.0
 """How long to wait for a user's own cluster that was lost to answer again."""
 STORE_SECONDS = 600.0
-"""How long the end of a sitting waits for a state store that is out of reach."""
+"""How long the end of a session waits for a state store that is out of reach."""
 PREFECT_SECONDS = 30.0
-"""How long the end of a sitting waits for a Prefect server that is away."""
+"""How long the end of a session waits for a Prefect server that is away."""
 PICTURES_SECONDS = 5.0
 """How long it waits for the figures that Prefect is shown."""
 QUIET_SECONDS = 15.0
-"""How long the end of a sitting waits for MLflow to have everything, without a word: a report takes that on a busy machine."""
+"""How long the end of a session waits for MLflow to have everything, without a word: a report takes that on a busy machine."""
 DRAIN_SECONDS = 30.0
 """How long it goes on waiting, after saying so."""
 
@@ -123,12 +123,12 @@ def run(
     if get_current_settings().api.url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
     with driving(prepared.places, name), interrupts() as asked:
-        asked.heed()
+        asked.handle_signals()
         if asked.begun is None:  # else it has begun since the cluster before this one was lost
-            with joined(prepared.spec) as ray_cluster:
+            with join(prepared.spec) as ray_cluster:
                 try:
-                    with obituary.provided(prepared.places, name):
-                        return _state(*_sitting(prepared, ray_cluster, asked, retry_failed=retry_failed))
+                    with obituary.prepare(prepared.places, name):
+                        return _state(*_session(prepared, ray_cluster, asked, retry_failed=retry_failed))
                 except Overtaken as error:
                     raise TakenOver(str(error)) from None
                 except Exception as error:
@@ -195,10 +195,10 @@ def _await_another_cluster(error: Exception, asked: Interrupts) -> None:
     _GOES_ON.set(context.flow_run.id)
 
 
-def _sitting(
+def _session(
     prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts, *, retry_failed: bool
 ) -> tuple[Status, History]:
-    """One sitting: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
+    """One session: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not isinstance(context.task_runner, OffloadTaskRunner):
         raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
@@ -221,10 +221,10 @@ def _sitting(
         spec, folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code
     )
     watch, nodes = WATCH.get(), Nodes()
-    shared = Shared(job=job, desk=RayDesk(coordinator), store=store, records=records)
+    shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store, records=records)
     with (
         get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
-        told(coordinator, client, context.flow_run.id),
+        publishing(coordinator, client, context.flow_run.id),
     ):
         logs = RunLogs(client, context.flow_run.id)
         attempts = Attempts(
@@ -248,7 +248,7 @@ def _finished(
 ) -> History:
     """Has everybody record what the closed log says; returns it. What could not be recorded is announced."""
     spec, places = prepared.spec, prepared.places
-    last = cluster.get(coordinator.farewell.remote())
+    last = cluster.get(coordinator.close_readers.remote())
     drawn = recorder.pictures.remote(list(PICTURES))
     trouble = _drained(recorder, last, asked)
     for line in cluster.get(recorder.remarks.remote()):
@@ -259,7 +259,7 @@ def _finished(
     try:
         collect(prepared.store, history)
     except StoreError as error:
-        _announce(f"Some checkpoints that nobody needs were not deleted, the next sitting will: {error}")
+        _announce(f"Some checkpoints that nobody needs were not deleted, the next session will: {error}")
     try:
         if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
             settled(client, flow_run_id, attempts, history)
@@ -314,7 +314,7 @@ class _Loop:
         self._trouble: str | None = None
 
     def run(self) -> Status:
-        """How the sitting ended."""
+        """How the session ended."""
         poll = self._coordinator.instructions.remote(POLL_SECONDS)
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
@@ -364,7 +364,7 @@ class _Loop:
             if node_id == self._nodes.here:
                 self._leave(node_id, why)
             else:
-                self._coordinator.doom.remote(node_id, why)
+                self._coordinator.mark_draining.remote(node_id, why)
 
     def _leave(self, node_id: str, why: str) -> None:
         """A node is about to go away. Where it is this one, the experiment goes on elsewhere, later."""

@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from regrow.flows.attempts import Attempts
-from regrow.infra.prefect.task_runs import mend, settle, unfinished
+from regrow.infra.prefect.task_runs import repair, settle, unfinished
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.names import task_name, task_run_id
@@ -35,7 +35,7 @@ def settled(client: SyncPrefectClient, flow_run_id: UUID, attempts: Attempts, hi
         run_id: (task_name(trials[run_id].number), state)
         for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None
     }
-    mend(client, flow_run_id, attempts.task, ended)
+    repair(client, flow_run_id, attempts.task, ended)
 
 
 def _ending(state: TrialState) -> State[Any] | None:

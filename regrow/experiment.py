@@ -1,4 +1,4 @@
-"""Experiments from Python: the same specification, the same sitting, and its Result."""
+"""Experiments from Python: the same specification, the same session, and its Result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Experiment:
         self.spec = Spec.parse(given)
 
     def run(self, *, trials: int | None = None, quiet: bool = False, retry_failed: bool = False) -> Result:
-        """Runs the experiment, or goes on with it if its state root has it; returns when the sitting has ended.
+        """Runs the experiment, or goes on with it if its state root has it; returns when the session has ended.
 
         `trials`: a new total, None: as specified. `retry_failed`: trials that have failed by now are tried again, from their
         last checkpoints; without any it changes nothing. In a notebook one table in the cell shows how it stands, and

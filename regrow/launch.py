@@ -1,4 +1,4 @@
-"""Starting a sitting from this process: services up, flow run, services down. The one way for the command line and for Python."""
+"""Starting a session from this process: services up, flow run, services down. The one way for the command line and for Python."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.settings import QUIET
 from regrow.infra.ray import metadata
-from regrow.infra.ray.joining import check_room, environment, joined, slots, warm_up
+from regrow.infra.ray.joining import check_room, environment, join, slots, warm_up
 from regrow.infra.state.environment import begin_collecting
 from regrow.infra.state.experiments import Prepared, make_importable, prepare
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.spec import Spec
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.command import INTERPRETERS
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.traces import in_a_line, user_trace
@@ -55,7 +55,7 @@ def launch(
     prefect_port: int | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Runs or resumes an experiment and returns when the sitting has ended; how it ended is in the log.
+    """Runs or resumes an experiment and returns when the session has ended; how it ended is in the log.
 
     Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
     coordinator while the experiment runs, `announce` a line now and then before it. Raises UserError or SpecError.
@@ -116,7 +116,7 @@ def _run(
         importlib.import_module(module)
     leaving = threading.Thread(target=server.close, name="regrow-prefect-leave")
     with (
-        _begun(leaving), _importing("regrow.flows.run") as flow, joined(prepared.spec) as ray_cluster
+        _begun(leaving), _importing("regrow.flows.run") as flow, join(prepared.spec) as ray_cluster
     ):
         flow.join()
         if ray_cluster.local:
@@ -130,9 +130,9 @@ def _run(
 
         from regrow.flows import run as flows_run
 
-        announce(f"Prefect: {shown(server.wait().ui_url)}")
+        announce(f"Prefect: {redacted(server.wait().ui_url)}")
         server.watch()
-        announce(f"MLflow:  {shown(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
+        announce(f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
         parameters = {
             "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
             "state": prepared.places.root, "trials": trials, "code": code, "retry_failed": retry_failed,
@@ -151,8 +151,8 @@ def _run(
             except flows_run.TakenOver as taken:
                 raise UserError(str(taken)) from None
             except HTTPError as error:
-                # Prefect's engine cannot do without its server. How the sitting ended is in the log, or goes on from there.
-                where = shown(server.server.api_url)
+                # Prefect's engine cannot do without its server. How the session ended is in the log, or goes on from there.
+                where = redacted(server.server.api_url)
                 if survey(prepared.store).last == last or not isinstance(survey(prepared.store).last, Closed):
                     away = f"the Prefect server at {where} is away ({error}); `{prepared.places.command('resume', name)}` goes on"
                     raise RegrowError(away) from error

@@ -26,7 +26,7 @@ from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
-from regrow.tasks.messages import Assignment, Job, Order, Progress
+from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.variables import within
 
 
@@ -79,13 +79,13 @@ class OneTrial:
         with within(environment(spec)), nowhere():
             return run_attempt(job, assignment, self, self.store, host=_Here(), task_run="", carry_on=lambda: False).ended
 
-    def tell(self, progress: Progress) -> Order:
-        """See Desk: go on, and ask again at the next step, so that each is heard of when it is made."""
+    def tell(self, progress: Progress) -> Reply:
+        """See CoordinatorClient: go on, and ask again at the next step, so that each is heard of when it is made."""
         for row in progress.rows:
             self.rows.append(row)
             self.told(row)
         self.saved += progress.saved
-        return Order(until=(self.rows[-1].step if self.rows else self._after) + 1)
+        return Reply(until=(self.rows[-1].step if self.rows else self._after) + 1)
 
     def files(self, saved: Saved, folder: Path) -> list[tuple[str, int]]:
         """Restores a checkpoint as `folder`; its files and their sizes in bytes."""

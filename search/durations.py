@@ -24,7 +24,7 @@ def seconds(value: Any) -> Any:
     return value
 
 
-def told(span: float) -> str:
+def in_words(span: float) -> str:
     """A span for people, in the largest unit of which it has at least two: '45 s', '10 min', '2 h'."""
     if span >= 2 * _HOURS:
         return f"{span / _HOURS:.3g} h"

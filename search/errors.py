@@ -12,7 +12,7 @@ from typing import Any
 _SHOWN = 80  # characters of a value in the message: a choice may have hundreds of values
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """The value on one line as JSON (the form that a YAML user wrote), or its repr when it isn't JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False)
@@ -43,8 +43,8 @@ class SpecError(ValueError):
         self.hint = hint
         self.where = where
         absent = value is None and problem.startswith("is missing")
-        named = key if key.isprintable() else shown(key)
-        self._text = f"{named}: " + ("" if absent else f"{shown(value)}: ") + problem + (f"; {hint}" if hint else "")
+        named = key if key.isprintable() else quoted(key)
+        self._text = f"{named}: " + ("" if absent else f"{quoted(value)}: ") + problem + (f"; {hint}" if hint else "")
 
     def __str__(self) -> str:
         return f"{self.where}: {self._text}" if self.where else self._text

@@ -21,7 +21,7 @@ Cause = Literal["", "preempted", "infrastructure", "error", "stalled"]
 """Why an attempt failed or was lost, as the retry budgets count it. Empty for the other outcomes."""
 
 Status = Literal["finished", "stopped", "interrupted", "failed"]
-"""How an experiment (or one sitting of it) ends."""
+"""How an experiment (or one session of it) ends."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -71,12 +71,12 @@ class Created(Event, frozen=True, kw_only=True, tag="created"):
 class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     """A writer took the log over; all writers before it are fenced off. Always the first event of a claim segment.
 
-    `by` is "driver" (a new sitting: attempts still open belong to a driver that is gone) or "coordinator" (the same
+    `by` is "driver" (a new session: attempts still open belong to a driver that is gone) or "coordinator" (the same
     driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time; `trials`: the total
     number of trials from here on. `widest`: slots of which one node has room, so that one attempt may have them; 0:
     all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ between versions.
     `code` is the SHA-256 of the pickled trainable, if it has no import path. `settings`: the keys of the specification that may
-    change from sitting to sitting, where they differ from those of `Created`.
+    change from session to session, where they differ from those of `Created`.
     `environment`: what the driver found of its code and its machine; empty where a coordinator opens.
     `retry_failed`: the user wants the trials that have failed by now to be tried again.
     """
@@ -229,7 +229,7 @@ class Closing(Event, frozen=True, kw_only=True, tag="closing"):
 
 
 class Closed(Event, frozen=True, kw_only=True, tag="closed"):
-    """Decision: nothing is left to do in this sitting."""
+    """Decision: nothing is left to do in this session."""
 
     status: Status
 

@@ -19,7 +19,7 @@ from regrow.tasks import checkpoints, output
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.command import CommandFailed
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Arrival, Assignment, Desk, Host, Job, Order, Records, RecordsAway
+from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records, RecordsAway, Reply
 from regrow.tasks.overdue import Overdue
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
@@ -42,7 +42,7 @@ class Finished:
     """What came of an attempt, and the coordinator's last answer to it."""
 
     ended: Ended
-    order: Order
+    reply: Reply
     restored: int = 0
     """The step that it went on from, 0 for none."""
 
@@ -62,8 +62,8 @@ class _Origin:
 
 
 def run_attempt(
-    job: Job, assignment: Assignment, desk: Desk, store: Store, *, host: Host, task_run: str, carry_on: Callable[[], bool],
-    records: Records | None = None,
+    job: Job, assignment: Assignment, coordinator: CoordinatorClient, store: Store, *, host: Host, task_run: str,
+    carry_on: Callable[[], bool], records: Records | None = None,
 ) -> Finished:
     """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
     node, node_id = host.place()
@@ -77,7 +77,7 @@ def run_attempt(
         # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
         arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=origin.step, skipped=origin.skipped)
         begins = origin.trouble is None
-        reporter = Reporter(desk, assignment, arrival if begins else None, _saved_by(writer, assignment, origin.cloned))
+        reporter = Reporter(coordinator, assignment, arrival if begins else None, _saved_by(writer, assignment, origin.cloned))
         reporter.step = origin.step
         reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
         reporter.trouble = lambda: writer.trouble
@@ -102,7 +102,7 @@ def run_attempt(
             else:
                 outcome = _failed("infrastructure", f"its checkpoint could not be read: {origin.trouble}")
                 step = origin.step
-            _finish_saving(writer, assignment.trial, fenced=reporter.order.reason == "fenced")
+            _finish_saving(writer, assignment.trial, fenced=reporter.reply.reason == "fenced")
         finally:
             reporter.stop()
         name, cause, message, trace = outcome
@@ -110,9 +110,9 @@ def run_attempt(
             t=time.time(), trial=assignment.trial, attempt=assignment.attempt,
             outcome=name, cause=cause, step=step, message=message, trace=trace,
         )
-        fenced = reporter.order.reason == "fenced"
-        order = reporter.order if fenced else reporter.flush(ended=ended, carry_on=carry_on())
-        return Finished(ended=ended, order=order, restored=arrival.restored)
+        fenced = reporter.reply.reason == "fenced"
+        reply = reporter.reply if fenced else reporter.flush(ended=ended, carry_on=carry_on())
+        return Finished(ended=ended, reply=reply, restored=arrival.restored)
 
 
 def _leaving(host: Host) -> Callable[[], None]:
@@ -155,7 +155,7 @@ def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
     return _Origin(step=step, folder=folder, cloned=_saved(assignment, copy, source=source), skipped=skipped)
 
 
-def _saved(assignment: Assignment, made: checkpoints.Saved, *, source: str | None = None) -> Saved:
+def _saved(assignment: Assignment, made: checkpoints.SavedCheckpoint, *, source: str | None = None) -> Saved:
     return Saved(
         t=time.time(), trial=assignment.trial, attempt=assignment.attempt, step=made.step, manifest=made.manifest,
         size=made.size, source=source,
@@ -202,7 +202,7 @@ def _train_here(job: Job, store: Store, trial: Trial, reporter: Reporter, own: A
 
 def _train(job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object]) -> _Outcome:
     cut_short = not trial.complete
-    if reporter.order.reason == "":
+    if reporter.reply.reason == "":
         try:
             with own, as_a_script(job.trainable, job.folder):
                 train = load(job, store)
@@ -225,11 +225,11 @@ def _train(job: Job, store: Store, trial: Trial, reporter: Reporter, own: Abstra
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):  # a script's way to say that it is done
                 return "failed", "error", in_a_line(error), user_trace(error)
         cut_short = trial.cut_short
-    match reporter.order.reason:
+    match reporter.reply.reason:
         case ("stopped" | "paused") as outcome if cut_short:
-            return outcome, "", reporter.order.why, ""
+            return outcome, "", reporter.reply.why, ""
         case "preempted" if cut_short:
-            return "preempted", "preempted", reporter.order.why, ""
+            return "preempted", "preempted", reporter.reply.why, ""
         case _:
             pass
     if trial.step == 0:

@@ -23,7 +23,7 @@ from functools import cache
 from typing import IO, Any, Literal
 
 from regrow.tasks.forking import renewed
-from regrow.tasks.logs import LogRelay, is_taken, told_records
+from regrow.tasks.logs import LogRelay, forward_records, is_taken
 from regrow.tasks.output import KEEPER, Line
 from regrow.tasks.ports import Store
 
@@ -329,7 +329,7 @@ def kept_output(store: Store, trial: int, attempt: int, relay: LogRelay) -> Iter
         output.add(line)
 
     try:
-        with CAPTURE.told(printed), told_records(logged):
+        with CAPTURE.told(printed), forward_records(logged):
             yield
     finally:
         KEEPER.close(output)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.tasks.checkpoints import Saved, discard, save
+from regrow.tasks.checkpoints import SavedCheckpoint, discard, save
 from regrow.tasks.disk import size
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, Unavailable
@@ -48,7 +48,7 @@ class CheckpointWriter:
         self._known: dict[str, int] = {}
         self._mine: set[str] = set()
         self._jobs: deque[_Save | _Drop] = deque()
-        self._saved: list[Saved] = []
+        self._saved: list[SavedCheckpoint] = []
         self._failed: list[Failed] = []
         self._idle = True
         self._closed = False
@@ -90,7 +90,7 @@ class CheckpointWriter:
             _LOG.warning("checkpoints cannot be saved: %s" if why else "checkpoints can be saved again%s", why)
             self.on_news()
 
-    def results(self) -> list[Saved]:
+    def results(self) -> list[SavedCheckpoint]:
         """The checkpoints that became durable since the last call, oldest first."""
         with self._changed:
             saved, self._saved = self._saved, []
@@ -148,7 +148,7 @@ class CheckpointWriter:
                 self._drop(job)
 
     def _save(self, job: _Save) -> None:
-        def attempt() -> Saved:
+        def attempt() -> SavedCheckpoint:
             try:
                 return save(
                     self._store, job.folder, trial=self._trial, attempt=self._attempt, step=job.step, known=self._known

@@ -28,7 +28,7 @@ PARALLEL = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A committed checkpoint: `size` bytes in `files` files, of which `uploaded` bytes were not in the store yet."""
 
     manifest: str
@@ -64,7 +64,7 @@ def save(
     attempt: int,
     step: int,
     known: MutableMapping[str, int] | None = None,
-) -> Saved:
+) -> SavedCheckpoint:
     """Save the folder, which nothing may write to meanwhile, as the attempt's checkpoint at `step`.
 
     `known`: blobs (key to bytes) that this attempt has in the store and that nobody deletes meanwhile: they are not
@@ -84,10 +84,10 @@ def save(
     data = seal(Manifest(trial=trial, attempt=attempt, step=step, files=files, folders=folders))
     _commit(store, key, data)
     size = sum(file.size for file in files)
-    return Saved(manifest=key, step=step, size=size, files=len(files), uploaded=sum(sent))
+    return SavedCheckpoint(manifest=key, step=step, size=size, files=len(files), uploaded=sum(sent))
 
 
-def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> Saved:
+def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> SavedCheckpoint:
     """Commit the checkpoint `source` (a manifest's key) as that of another trial or step, too, without copying a blob.
 
     The blobs stay those of the attempt that wrote them: whoever discards its checkpoints names the clone in `keep`.
@@ -98,7 +98,7 @@ def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> 
     data = seal(msgspec.structs.replace(manifest, trial=trial, attempt=attempt, step=step))
     _commit(store, key, data)
     size = sum(file.size for file in manifest.files)
-    return Saved(manifest=key, step=step, size=size, files=len(manifest.files), uploaded=0)
+    return SavedCheckpoint(manifest=key, step=step, size=size, files=len(manifest.files), uploaded=0)
 
 
 def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:

@@ -22,7 +22,7 @@ def is_full(error: BaseException, place: Path) -> bool:
         return False
 
 
-def told(error: OSError, place: Path) -> str:
+def explain(error: OSError, place: Path) -> str:
     """Why nothing can be written at `place`: 'no space left on /data: 12 MB free of 50 GB'."""
     where = _mount(place)
     if error.errno == errno.EROFS:

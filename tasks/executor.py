@@ -24,7 +24,7 @@ class Carried:
     @property
     def fenced(self) -> bool:
         """Whether the last of them had lost its lease: what it says does not count."""
-        return self.finished[-1].order.reason == "fenced"
+        return self.finished[-1].reply.reason == "fenced"
 
 
 class AttemptLost(Exception):

@@ -86,7 +86,7 @@ class LogRelay:
 
 
 @contextmanager
-def told_records(tell: Callable[[logging.LogRecord, str], None], level: int = logging.INFO) -> Iterator[None]:
+def forward_records(tell: Callable[[logging.LogRecord, str], None], level: int = logging.INFO) -> Iterator[None]:
     """Within the block, `tell` is given each record that any logger logs at `level` or above, and its text with tracebacks.
 
     The root logger's level is lowered to `level` meanwhile.

@@ -97,7 +97,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """News of an attempt since its last message; an empty one renews the lease.
 
     Sent again after a lost answer, it changes nothing. With `ended` it is the last message; `carry_on` then asks for
-    another trial to run in the same place. `doomed` says why the whole node is about to go away, if it is; `trouble` why its
+    another trial to run in the same place. `draining` says why the whole node is about to go away, if it is; `trouble` why its
     checkpoints cannot be saved at present.
     """
 
@@ -108,14 +108,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     saved: tuple[Saved, ...] = ()
     ended: Ended | None = None
     carry_on: bool = False
-    doomed: str = ""
+    draining: str = ""
     trouble: str = ""
 
 
 Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a Progress: go on until the step `until` (None: to the end), or end for `reason`.
 
     `stopped`: a decision; `paused`: the experiment is being interrupted, `preempted`: the node goes away, a checkpoint now
@@ -149,11 +149,11 @@ class LogLine(msgspec.Struct, frozen=True):
     t: float
 
 
-class Desk(Protocol):
+class CoordinatorClient(Protocol):
     """Where an attempt reports: the coordinator, seen from a worker."""
 
-    def tell(self, progress: Progress) -> Order:
-        """Delivers news; returns once they are durable. Raises DeskGone when nobody answers any more."""
+    def tell(self, progress: Progress) -> Reply:
+        """Delivers news; returns once they are durable. Raises CoordinatorGone when nobody answers any more."""
         ...
 
 
@@ -165,7 +165,7 @@ class Viewers(Protocol):
         ...
 
 
-class DeskGone(Exception):
+class CoordinatorGone(Exception):
     """The coordinator does not answer and will not come back: the attempt ends, its work since the last news is lost."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from regrow.search.durations import told
+from regrow.search.durations import in_words
 from regrow.search.events import Cause, Ended, Outcome
 from regrow.tasks.messages import Assignment, Job
 from regrow.tasks.reporter import Reporter
@@ -57,12 +57,12 @@ class Overdue:
             limit = self._job.trial_seconds
             ran = self._lease.ran + time.monotonic() - began
             if limit is not None and ran > limit + min(OVERTIME * limit, MOST_OVERTIME_SECONDS):
-                message = f"it had its {told(limit)} and did not react"
+                message = f"it had its {in_words(limit)} and did not react"
                 if self._reporter.step:
                     return self._end("done", "", message)
                 return self._end("failed", "error", f"{message}; it never reported anything")
             if self._job.stall is not None and (silent := self._reporter.silent()) is not None and silent > self._job.stall:
-                return self._end("lost", "stalled", f"it reported nothing for {told(self._job.stall)}")
+                return self._end("lost", "stalled", f"it reported nothing for {in_words(self._job.stall)}")
         return None
 
     def _end(self, outcome: Outcome, cause: Cause, message: str) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import msgspec
 
 from regrow.search.events import Ended, Row, Saved
-from regrow.tasks.messages import Arrival, Assignment, Desk, DeskGone, Order, Progress, Reason
+from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, CoordinatorGone, Progress, Reason, Reply
 
 FLUSH_SECONDS = 0.25
 """Between two messages while there is news: how far a live view lags behind."""
@@ -32,14 +32,14 @@ class Reporter:
     """The one place from which an attempt talks. Thread-safe; messages are sent one at a time, in order."""
 
     def __init__(
-        self, desk: Desk, assignment: Assignment, arrival: Arrival | None, saved: Callable[[], list[Saved]]
+        self, coordinator: CoordinatorClient, assignment: Assignment, arrival: Arrival | None, saved: Callable[[], list[Saved]]
     ) -> None:
         """`arrival` None: the attempt could not even begin."""
-        self._desk, self._lease = desk, assignment
+        self._coordinator, self._lease = coordinator, assignment
         self._arrival, self._arrived = arrival, time.monotonic()
         self._saved = saved
         self._rows: deque[Row] = deque()
-        self._doomed = ""
+        self._draining = ""
         self._training: int | None = None
         self._waiting = False
         self._said = 0.0
@@ -49,7 +49,7 @@ class Reporter:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self.order = Order(until=assignment.until)
+        self.reply = Reply(until=assignment.until)
         self.trouble: Callable[[], str] = lambda: ""
         """Why checkpoints cannot be saved at present."""
         self.on_drop: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
@@ -89,36 +89,36 @@ class Reporter:
 
     def notice(self, why: str, node: bool) -> None:
         """The process, or the whole node (`node`), is about to go away: the attempt is to save a checkpoint and end."""
-        self._obey(Order(reason="preempted", why=why))
+        self._obey(Reply(reason="preempted", why=why))
         if node:
-            self._doomed = why  # said with every message from now on: the coordinator may be a new one by then
+            self._draining = why  # said with every message from now on: the coordinator may be a new one by then
         self.hurry()
 
-    def _obey(self, order: Order) -> None:
-        if self.order.reason == "" or _WEIGHT[order.reason] > _WEIGHT[self.order.reason]:
-            self.order = order
+    def _obey(self, reply: Reply) -> None:
+        if self.reply.reason == "" or _WEIGHT[reply.reason] > _WEIGHT[self.reply.reason]:
+            self.reply = reply
 
-    def flush(self, *, ended: Ended | None = None, carry_on: bool = False) -> Order:
-        """Sends all news and waits for the answer, which becomes `order`. Sends nothing once the lease is gone."""
+    def flush(self, *, ended: Ended | None = None, carry_on: bool = False) -> Reply:
+        """Sends all news and waits for the answer, which becomes `reply`. Sends nothing once the lease is gone."""
         with self.awaited(), self._sending:
-            if self.order.reason == "fenced":
+            if self.reply.reason == "fenced":
                 self._rows.clear()
-                return self.order
+                return self.reply
             # Checkpoints first: a row is added before its checkpoint is asked for, so the rows taken next include it.
             saved = tuple(self._saved())
-            left, drops = len(self._rows), list[Order]()
+            left, drops = len(self._rows), list[Reply]()
             while True:
                 rows = self._some_rows(left)
                 left -= len(rows)
                 last = not left
-                order = self._tell(rows, saved if last else (), ended if last else None, carry_on=carry_on and last)
-                drops += [order] if order.drop else []
-                if last or order.reason == "fenced":
+                reply = self._tell(rows, saved if last else (), ended if last else None, carry_on=carry_on and last)
+                drops += [reply] if reply.drop else []
+                if last or reply.reason == "fenced":
                     break
         for told in drops:
             if self.on_drop is not None:
                 self.on_drop(told.drop, told.keep)
-        return order
+        return reply
 
     def _some_rows(self, most: int) -> tuple[Row, ...]:
         """The oldest rows, as many as a message holds; taken one by one, so that none is lost that is added meanwhile."""
@@ -129,7 +129,7 @@ class Reporter:
             size += 1 + len(rows[-1].metrics)
         return tuple(rows)
 
-    def _tell(self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool) -> Order:
+    def _tell(self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool) -> Reply:
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
             arrival = msgspec.structs.replace(arrival, ago=time.monotonic() - self._arrived)
@@ -141,15 +141,15 @@ class Reporter:
             saved=saved,
             ended=ended,
             carry_on=carry_on,
-            doomed=self._doomed,
+            draining=self._draining,
             trouble=self.trouble(),
         )
         try:
-            order = self._desk.tell(news)
-        except DeskGone as error:
-            order = Order(reason="fenced", why=str(error))
-        self._obey(order)
-        return order
+            reply = self._coordinator.tell(news)
+        except CoordinatorGone as error:
+            reply = Reply(reason="fenced", why=str(error))
+        self._obey(reply)
+        return reply
 
     def hurry(self) -> None:
         """Sends what there is now: a checkpoint that is not in the log yet is of no use to the next attempt."""

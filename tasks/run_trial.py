@@ -8,7 +8,7 @@ from regrow.tasks import capture, output
 from regrow.tasks.attempt import Finished, run_attempt
 from regrow.tasks.executor import Carried
 from regrow.tasks.logs import LogRelay
-from regrow.tasks.messages import Assignment, Desk, Host, Job, Records, Viewers
+from regrow.tasks.messages import Assignment, CoordinatorClient, Host, Job, Records, Viewers
 from regrow.tasks.ports import Store
 
 SHORT_SECONDS = 0.05
@@ -20,8 +20,8 @@ CARRY_SECONDS = 15.0
 
 
 def run_trial(
-    job: Job, assignment: Assignment, desk: Desk, store: Store, host: Host, records: Records | None = None, *, viewers: Viewers,
-    task_run: str,
+    job: Job, assignment: Assignment, coordinator: CoordinatorClient, store: Store, host: Host, records: Records | None = None,
+    *, viewers: Viewers, task_run: str,
 ) -> Carried:
     """Runs the assignment as part of a task run, and others after it while they are short; what became of them.
 
@@ -40,12 +40,12 @@ def run_trial(
 
             with capture.kept_output(store, assignment.trial, assignment.attempt, relay):
                 finished = run_attempt(
-                    job, assignment, desk, store, host=host, task_run=task_run, carry_on=carry_on, records=records,
+                    job, assignment, coordinator, store, host=host, task_run=task_run, carry_on=carry_on, records=records,
                 )
             done.append(finished)
-            if finished.order.next is None:
+            if finished.reply.next is None:
                 break
-            assignment = finished.order.next
+            assignment = finished.reply.next
     output.KEEPER.finish(OUTPUT_SECONDS)
     relay.close()
     return Carried(finished=tuple(done), lines=tuple(relay.take()))

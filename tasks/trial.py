@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from regrow.search.durations import told
+from regrow.search.durations import in_words
 from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
@@ -124,7 +124,7 @@ class Trial:
     @property
     def told(self) -> Reason:
         """Why the attempt was told to end, "" while it was not: for a trainable that cannot wait for its next report."""
-        return self._reporter.order.reason
+        return self._reporter.reply.reason
 
     def ends_with_next_report(self) -> None:
         """Makes the step that is reported next the last one, after which a checkpoint is due."""
@@ -146,7 +146,7 @@ class Trial:
         if self.enough is not None:
             self._limit = self._step
         while True:
-            if self._over() or (self._reporter.order.leaving and self._saved_step == self._step):
+            if self._over() or (self._reporter.reply.leaving and self._saved_step == self._step):
                 self.cut_short = not self.complete
                 return
             self._current = self._step + 1
@@ -164,7 +164,7 @@ class Trial:
         if os.getpid() != self._pid:
             raise ReportError(_ELSEWHERE.format(self.number))
         self._end_if_over()
-        leaving = self._reporter.order.leaving
+        leaving = self._reporter.reply.leaving
         if self._current is not None and self._step >= self._current:
             raise ReportError(f"trial {self.number} reported twice at step {self._current}; call trial.report once a step")
         clean = self._clean(metrics)
@@ -175,11 +175,11 @@ class Trial:
         if checkpoint is not None and (leaving or self._checkpoint_due()):
             self._snapshot(checkpoint)
         self._settled = leaving
-        until = self._reporter.order.until
+        until = self._reporter.reply.until
         if until is not None and self._step >= until and self._step != self._most:
-            order = self._reporter.flush()
-            if order.leaving:  # decided at this very step: the trial goes on from here, not from one later
-                if checkpoint is not None and not order.unsaved and self._saved_step < self._step:
+            reply = self._reporter.flush()
+            if reply.leaving:  # decided at this very step: the trial goes on from here, not from one later
+                if checkpoint is not None and not reply.unsaved and self._saved_step < self._step:
                     self._snapshot(checkpoint)
                 self._settled = True
         if self._current is None:
@@ -191,7 +191,7 @@ class Trial:
             self._endings.tell(float(metrics[self._job.objective] or 0.0))
             self.enough = self._endings.why
         if self.enough is None and self._deadline is not None and time.monotonic() >= self._deadline:
-            self.enough = f"it had its {told(self._job.trial_seconds or 0.0)}"
+            self.enough = f"it had its {in_words(self._job.trial_seconds or 0.0)}"
         if self.enough is None and self._function is not None and self._function(self.number, dict(metrics)):
             self.enough = "its stop function says so"
         if self.enough is not None:
@@ -200,9 +200,9 @@ class Trial:
     def _over(self) -> bool:
         if self.complete:
             return True
-        if self._reporter.order.leaving:
+        if self._reporter.reply.leaving:
             return self._settled
-        return self._reporter.order.reason != ""
+        return self._reporter.reply.reason != ""
 
     def _end_if_over(self) -> None:
         if self._over():
@@ -232,10 +232,10 @@ class Trial:
         """The folder with a snapshot; None if it is left out, as the disk is full, or counts no more."""
         while (folder := self._written(save)) is None:
             # The first one is left out, and training goes on. Later ones, and the last one, wait for room.
-            if not (self._left_out or self._step == self._limit or self._reporter.order.leaving):
+            if not (self._left_out or self._step == self._limit or self._reporter.reply.leaving):
                 self._left_out = True
                 return None
-            if self._reporter.order.reason in ("stopped", "fenced"):
+            if self._reporter.reply.reason in ("stopped", "fenced"):
                 return None
             with self._reporter.awaited():
                 time.sleep(ROOM_SECONDS)

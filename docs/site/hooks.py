@@ -16,7 +16,7 @@ from docs.site import command_line, diagrams, events, specification
 
 GENERATED = {
     "specification": specification.page, "command line": command_line.page,
-    "domains": specification.domains, "events": events.page, "happenings": events.of_prefect,
+    "domains": specification.domains, "events": events.page, "prefect_events": events.of_prefect,
 }
 _GENERATED = re.compile(r"^<!-- generated: ([a-z ]+) -->$", re.MULTILINE)
 _MARK = re.compile(r"^ *<!-- test: .*?-->\n", re.MULTILINE | re.DOTALL)

@@ -15,23 +15,23 @@ import ray
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Coordinator
 from regrow.search.events import Cause
-from regrow.tasks.messages import DeskGone, LogLine, Order, Progress
+from regrow.tasks.messages import CoordinatorGone, LogLine, Progress, Reply
 from regrow.tasks.ports import Store
 
 
-class RayDesk:
-    """The coordinator as a worker sees it: the ports Desk and Viewers over an actor handle."""
+class RayCoordinatorClient:
+    """The coordinator as a worker sees it: the ports CoordinatorClient and Viewers over an actor handle."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def tell(self, progress: Progress) -> Order:
-        """See Desk. Ray sends it again if the coordinator restarts meanwhile."""
+    def tell(self, progress: Progress) -> Reply:
+        """See CoordinatorClient. Ray sends it again if the coordinator restarts meanwhile."""
         try:
-            order: Order = ray.get(self._actor.tell.remote(progress))
+            reply: Reply = ray.get(self._actor.tell.remote(progress))
         except ray.exceptions.RayError as error:
-            raise DeskGone(str(error)) from error
-        return order
+            raise CoordinatorGone(str(error)) from error
+        return reply
 
     def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
         """See Viewers."""
@@ -50,7 +50,7 @@ async def lost(actor: Any, task_run: str, trial: int, attempt: int, cause: Cause
 
 
 def driver_name() -> str:
-    """What this process calls itself in the log; another name for each sitting."""
+    """What this process calls itself in the log; another name for each session."""
     return f"{_process()}{uuid.uuid4().hex[:8]}"
 
 

@@ -1,4 +1,4 @@
-"""Taking an experiment's log over: the first thing that a sitting does, and what its first event says."""
+"""Taking an experiment's log over: the first thing that a session does, and what its first event says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regrow.tasks.ports import Store
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a sitting begins: slots (and those of one node, see Opened), the new total of trials (None: as it was), and
+    """With what a session begins: slots (and those of one node, see Opened), the new total of trials (None: as it was), and
     who opens.
 
     `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
@@ -74,7 +74,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
 
 
 def _changed(created: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """What a sitting has otherwise than the experiment's beginning."""
+    """What a session has otherwise than the experiment's beginning."""
     first, now = Spec.recorded(created), Spec.recorded(current)
     renamed = {} if first.name == now.name else {"name": now.name}
     return renamed | {key: value for key, value in now.settings().items() if value != first.settings()[key]}

@@ -17,7 +17,7 @@ import msgspec
 
 from regrow.infra.coordinator.assignments import assignment
 from regrow.infra.coordinator.claim import Opening, claimed
-from regrow.infra.coordinator.leases import Watch
+from regrow.infra.coordinator.leases import Leases
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
@@ -32,7 +32,7 @@ from regrow.search.events import (
 from regrow.search.history import Attempt
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
-from regrow.tasks.messages import Assignment, LogLine, Order, Progress
+from regrow.tasks.messages import Assignment, LogLine, Progress, Reply
 from regrow.tasks.ports import Store
 
 LOOK_SECONDS = 5.0
@@ -41,7 +41,7 @@ POLL_SECONDS = 0.5
 """For how long the driver waits for instructions at least when the store is slow."""
 MOST_LINES = 5_000
 """Lines that trials print and that wait for the driver; beyond, the oldest are let go. All of them are in the state."""
-FENCED = Order(reason="fenced", why="the lease is not held any more")
+FENCED = Reply(reason="fenced", why="the lease is not held any more")
 
 
 class Instructions(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
 class Coordinator:
     """The actor's class. Async: all state changes happen in its one event loop.
 
-    `driver` is unique to a driver's sitting: by it a coordinator knows whether it is the first of its driver. (Ray
+    `driver` is unique to a driver's session: by it a coordinator knows whether it is the first of its driver. (Ray
     knows whether an actor was restarted, but not whether it had come to write anything before.)
     """
 
@@ -85,11 +85,11 @@ class Coordinator:
         """Task runs that were given a further trial to run, until that has begun."""
         self._leaving = False
         self._writer: asyncio.Task[None] | None = None
-        self._watch = Watch(monotonic)
+        self._leases = Leases(monotonic)
         history = self._ledger.history
         for n in history.running:  # after a restart: from now on
             if (a := history.trials[n].attempt) is not None and a.t_began is not None:
-                self._watch.heard(n, a.number)
+                self._leases.heard(n, a.number)
         self._troubles: dict[tuple[int, int], str] = {}
         """Why attempts cannot save their checkpoints at present."""
         self._forget: list[tuple[int, int]] = []
@@ -99,26 +99,26 @@ class Coordinator:
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
-    async def tell(self, progress: Progress) -> Order:
+    async def tell(self, progress: Progress) -> Reply:
         """Takes an attempt's news in and answers once they are durable."""
         self._start()
         ledger, history = self._ledger, self._ledger.history
         attempt = history.lease(progress.trial, progress.attempt)
-        self._watch.seen(self._node_of(progress))
+        self._leases.seen(self._node_of(progress))
         if attempt is None and self._told_already(progress):
             await self._settled()
-            return FENCED if ledger.superseded else Order()
+            return FENCED if ledger.superseded else Reply()
         if ledger.superseded or attempt is None or self._is_impostor(progress, attempt):
             return FENCED
-        self._watch.heard(progress.trial, progress.attempt)
+        self._leases.heard(progress.trial, progress.attempt)
         self._troubled(progress)
-        if progress.doomed:
-            self._watch.doom(attempt.node_id or (progress.began.node_id if progress.began else ""), progress.doomed)
+        if progress.draining:
+            self._leases.mark_draining(attempt.node_id or (progress.began.node_id if progress.began else ""), progress.draining)
         self._observe(progress, attempt)
         # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
         answer = self._answer(progress, attempt)
         # While it waits for us it is not silent, however long the store may be away.
-        with self._watch.speaking(progress.trial, progress.attempt):
+        with self._leases.speaking(progress.trial, progress.attempt):
             try:
                 await ledger.committed()
             except Superseded:
@@ -141,7 +141,7 @@ class Coordinator:
         held = (why for lease, why in sorted(self._troubles.items()) if self._ledger.history.lease(*lease) is not None)
         return self._ledger.trouble or next(held, None)
 
-    def _answer(self, progress: Progress, attempt: Attempt) -> Order:
+    def _answer(self, progress: Progress, attempt: Attempt) -> Reply:
         ledger, history = self._ledger, self._ledger.history
         drop = tuple(ledger.drops.pop(progress.trial, ()))
         trial = history.trials[progress.trial]
@@ -150,20 +150,20 @@ class Coordinator:
         keep = (*(c.manifest for c in trial.checkpoints.values()), *clones) if drop else ()
         if progress.ended is not None:
             following = None
-            doomed = attempt.node_id in self._watch.doomed
-            if progress.carry_on and attempt.task_run is not None and not doomed and self._fits_next(attempt):
+            draining = attempt.node_id in self._leases.draining
+            if progress.carry_on and attempt.task_run is not None and not draining and self._fits_next(attempt):
                 following = ledger.starts.pop(0)
                 self._carriers[following] = attempt.task_run
-            return Order(drop=drop, keep=keep, next=assignment(ledger.history, *following) if following else None)
+            return Reply(drop=drop, keep=keep, next=assignment(ledger.history, *following) if following else None)
         if attempt.stop is not None:
-            return Order(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
+            return Reply(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
         if attempt.leave is not None:
-            return Order(reason="paused", why=attempt.leave, unsaved=trial.clone is not None, drop=drop, keep=keep)
-        if (why := self._watch.doomed.get(attempt.node_id)) is not None:
-            return Order(reason="preempted", why=why, drop=drop, keep=keep)
+            return Reply(reason="paused", why=attempt.leave, unsaved=trial.clone is not None, drop=drop, keep=keep)
+        if (why := self._leases.draining.get(attempt.node_id)) is not None:
+            return Reply(reason="preempted", why=why, drop=drop, keep=keep)
         if (closing := history.closing) is not None:
-            return Order(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
-        return Order(until=attempt.until, drop=drop, keep=keep)
+            return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
+        return Reply(until=attempt.until, drop=drop, keep=keep)
 
     def _fits_next(self, attempt: Attempt) -> bool:
         """Whether there is an attempt to start that wants as much as this one has."""
@@ -236,15 +236,15 @@ class Coordinator:
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
-            if starts or closed is not None or ledger.superseded or self._forget or self._watch.undrained:
+            if starts or closed is not None or ledger.superseded or self._forget or self._leases.undrained:
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
                 break
         return Instructions(
             submit=tuple(assignment(ledger.history, *lease) for lease in starts),
             forget=self._take_forgotten(),
-            drain=self._watch.take_undrained(),
-            avoid=(*self._watch.shunned(), *self._watch.doomed),  # the cluster learns of a doomed one only after this
+            drain=self._leases.take_undrained(),
+            avoid=(*self._leases.avoided(), *self._leases.draining),  # the cluster learns of a draining one only after this
             trouble=await self.trouble(),
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
@@ -273,13 +273,13 @@ class Coordinator:
         holder = history.lease(trial, attempt)
         own = {(trial, attempt)} if holder is None or holder.task_run in (None, task_run) else set()
         for lease in sorted({*own, *carried, *held}):
-            self._bury(*lease, cause=cause, message=message)
+            self._declare_lost(*lease, cause=cause, message=message)
         await self._settled()
         return not history.trials[trial].state.final
 
-    async def doom(self, node_id: str, why: str) -> None:
+    async def mark_draining(self, node_id: str, why: str) -> None:
         """A node is about to go away: its attempts are told to save a checkpoint and leave."""
-        self._watch.doom(node_id, why, drained=True)
+        self._leases.mark_draining(node_id, why, drained=True)
 
     async def node_lost(self, node_id: str) -> None:
         """A node is gone: what ran there is lost, and what was on its way may never arrive."""
@@ -289,8 +289,8 @@ class Coordinator:
             a = history.trials[n].attempt
             if a is not None and a.t_began is not None and a.node_id == node_id:
                 self._forget.append((n, a.number))
-                self._bury(n, a.number, cause="preempted", message="the node was lost")
-        self._watch.suspect(
+                self._declare_lost(n, a.number, cause="preempted", message="the node was lost")
+        self._leases.suspect(
             (n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None and a.t_began is None
         )
         await self._settled()
@@ -298,19 +298,19 @@ class Coordinator:
     def _expire(self) -> None:
         """Gives up the attempts that were silent for longer than their lease."""
         history = self._ledger.history
-        self._watch.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
+        self._leases.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
         for n in sorted(history.running):
             a = history.trials[n].attempt
-            if a is None or not self._watch.silent(n, a.number, history.spec.lease, began=a.t_began is not None):
+            if a is None or not self._leases.silent(n, a.number, history.spec.lease, began=a.t_began is not None):
                 continue
             if a.t_began is not None:
-                self._watch.shun(a.node_id)
+                self._leases.avoid(a.node_id)
                 message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
                 message += " in code that holds Python's lock"
             else:
                 message = "it did not begin: the node that it was sent to was lost"
             self._forget.append((n, a.number))
-            self._bury(n, a.number, cause="preempted", message=message)
+            self._declare_lost(n, a.number, cause="preempted", message=message)
 
     def _look(self) -> None:
         """A writer with nothing to write would never learn that another one took over."""
@@ -335,7 +335,7 @@ class Coordinator:
         history = self._ledger.history
         for n in sorted(history.running):
             if (a := history.trials[n].attempt) is not None:
-                self._bury(n, a.number, cause="preempted", message=message)
+                self._declare_lost(n, a.number, cause="preempted", message=message)
         await self._settled()
 
     async def _settled(self) -> None:
@@ -343,7 +343,7 @@ class Coordinator:
         with suppress(Superseded):
             await self._ledger.committed()
 
-    def _bury(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
+    def _declare_lost(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
         ledger = self._ledger
         if ledger.superseded or ledger.history.lease(trial, attempt) is None:
             return
@@ -362,7 +362,7 @@ class Coordinator:
         self._start()
         return self._ledger.history.id
 
-    async def farewell(self) -> int:
+    async def close_readers(self) -> int:
         """Nothing more comes: readers need not wait any longer. Returns the number of the log's last segment."""
         await self._ledger.committed()
         self._leaving = True

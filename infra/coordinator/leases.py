@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-SHUN_SECONDS = 120.0
+AVOID_SECONDS = 120.0
 """How long a node that fell silent is avoided. If it was cut off, Ray knows after 65 s (measured, Ray 2.60)."""
 Lease = tuple[int, int]
 """(trial, attempt)"""
 
 
-class Watch:
+class Leases:
     """When each attempt was last heard, and which nodes are about to go away. `clock` gives seconds, never backwards."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -23,8 +23,8 @@ class Watch:
         self._heard: dict[Lease, float] = {}
         self._speaking: dict[Lease, int] = {}
         self._suspects: dict[Lease, float] = {}
-        self._shunned: dict[str, float] = {}
-        self.doomed: dict[str, str] = {}
+        self._avoided: dict[str, float] = {}
+        self.draining: dict[str, str] = {}
         """Why each of these nodes (by id) is about to go away."""
         self.undrained: list[tuple[str, str]] = []
         """(node id, why) of those that the cluster was not told of yet."""
@@ -74,24 +74,24 @@ class Watch:
         self._suspects.pop(lease, None)
         return True
 
-    def shun(self, node_id: str) -> None:
+    def avoid(self, node_id: str) -> None:
         """A node fell silent: Ray may not know it for a minute yet, and what it sends there meanwhile never arrives."""
         if node_id:
-            self._shunned[node_id] = self._clock()
+            self._avoided[node_id] = self._clock()
 
     def seen(self, node_id: str) -> None:
         """Something was heard from a node."""
-        self._shunned.pop(node_id, None)
+        self._avoided.pop(node_id, None)
 
-    def shunned(self) -> tuple[str, ...]:
+    def avoided(self) -> tuple[str, ...]:
         """Nodes that are better avoided. Not forever: an attempt may have been stuck on a node that is well."""
-        return tuple(node for node, since in self._shunned.items() if self._clock() - since < SHUN_SECONDS)
+        return tuple(node for node, since in self._avoided.items() if self._clock() - since < AVOID_SECONDS)
 
-    def doom(self, node_id: str, why: str, *, drained: bool = False) -> None:
+    def mark_draining(self, node_id: str, why: str, *, drained: bool = False) -> None:
         """A node is about to go away; `drained`: the cluster knows."""
-        if not node_id or node_id in self.doomed:
+        if not node_id or node_id in self.draining:
             return
-        self.doomed[node_id] = why
+        self.draining[node_id] = why
         if not drained:
             self.undrained.append((node_id, why))
 

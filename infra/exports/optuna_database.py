@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from regrow.search.secret import is_secret
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import UserError
 
 _PACKAGES = {
@@ -116,7 +116,7 @@ def _first_line(error: BaseException) -> str:
     deepest = error
     while deepest.__cause__ is not None:
         deepest = deepest.__cause__
-    return shown(str(deepest).strip().partition("\n")[0] or type(deepest).__name__)
+    return redacted(str(deepest).strip().partition("\n")[0] or type(deepest).__name__)
 
 
 def _insert(session: Session, study: optuna.Study) -> None:

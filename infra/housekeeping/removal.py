@@ -62,7 +62,7 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
     refuse_running(places, name, "removed")
     with driving(places, name):
         store = places.store(name)
-        estate = _buried(places, name)
+        estate = _marked_removed(places, name)
         keys = [key for key in store.list("") if key != TOMBSTONE]
         keys.sort(key=lambda key: key.startswith(PREFIX))  # the log last: `ls` can say what it is as long as it is whole
         for place in range(0, len(keys), BATCH):
@@ -83,7 +83,7 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
             (places.services / "unfinished" / name).unlink()
 
 
-def _buried(places: Places, name: str) -> Estate:
+def _marked_removed(places: Places, name: str) -> Estate:
     """Writes the tombstone, unless there is one; returns what it says."""
     store = places.store(name)
     history = history_of(places, name)

@@ -1,4 +1,4 @@
-"""Giving an experiment another name: its folder's. From its next sitting on its log says so, too."""
+"""Giving an experiment another name: its folder's. From its next session on its log says so, too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rename(places: Places, name: str, new: str) -> str | None:
     try:
         rename_experiment(places, name, new)
     except RegrowError as error:
-        return f"in MLflow it keeps its name, and is recorded anew with its next sitting: {error}"
+        return f"in MLflow it keeps its name, and is recorded anew with its next session: {error}"
     return None
 
 

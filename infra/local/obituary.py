@@ -2,7 +2,7 @@
 
 Whoever is killed cannot say so himself: his runs would be shown as running for good. A guard that outlives the driver
 starts this; after a reboot, when there was no guard either, the next command that looks at the state root does. A later
-sitting says by itself that they run again.
+session says by itself that they run again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_SECONDS = 120.0
 
 
 @contextmanager
-def provided(places: Places, name: str) -> Iterator[None]:
+def prepare(places: Places, name: str) -> Iterator[None]:
     """If this process ends within the block, however, MLflow and Prefect are told; also if the block raises."""
     marker = _marker(places, name)
     marker.parent.mkdir(parents=True, exist_ok=True)

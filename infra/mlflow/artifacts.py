@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from mlflow.tracking import MlflowClient
 
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 
 
 def put(tracking_uri: str, run_id: str, files: Mapping[str, bytes]) -> list[str]:
@@ -29,6 +29,6 @@ def put(tracking_uri: str, run_id: str, files: Mapping[str, bytes]) -> list[str]
             try:
                 client.log_artifact(run_id, str(local), None if parent == "." else parent)
             except Exception as error:  # noqa: BLE001 - every kind of store has its own
-                reason = shown(str(error)).strip().partition("\n")[0] or type(error).__name__
+                reason = redacted(str(error)).strip().partition("\n")[0] or type(error).__name__
                 wrong.append(f"{path} could not be stored with MLflow's artifacts: {reason}")
     return wrong

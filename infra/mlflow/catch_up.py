@@ -1,4 +1,4 @@
-"""Bringing MLflow up to an experiment's log without a sitting: what a recorder could not write while MLflow was away.
+"""Bringing MLflow up to an experiment's log without a session: what a recorder could not write while MLflow was away.
 
 Needs no Ray. Writes what the recorder would have written, from the same cursor, so that doing both changes nothing.
 """
@@ -60,7 +60,7 @@ def record_missing(
     `announce` is told what could not be written of the report, the figures and the registered model.
 
     `killed`: nobody runs the experiment any more, so also ends its runs that are still shown as running, until the
-    next sitting says that they run. Raises SinkUnavailable or SinkRefused.
+    next session says that they run. Raises SinkUnavailable or SinkRefused.
     """
     store = places.known(name)
     found = survey(store)

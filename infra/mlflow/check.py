@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import UserError
 
 SERVER_ADVICE: Final = (
@@ -44,7 +44,7 @@ def check(tracking_uri: str, timeout_s: float) -> None:
 
 
 def _error(tracking_uri: str, wrong: str, advice: str) -> UserError:
-    return UserError(f"MLFLOW_TRACKING_URI={shown(tracking_uri)} {wrong}. {advice}")
+    return UserError(f"MLFLOW_TRACKING_URI={redacted(tracking_uri)} {wrong}. {advice}")
 
 
 def _silent(tracking_uri: str, timeout_s: float, reason: object) -> UserError:

@@ -1,4 +1,4 @@
-"""The last word of a sitting in MLflow: the report and the figures as artifacts, and the best model in the registry.
+"""The last word of a session in MLflow: the report and the figures as artifacts, and the best model in the registry.
 
 The recorder says it, or whoever brings MLflow up to the log later; nothing of it may keep an experiment from ending well.
 """
@@ -19,7 +19,7 @@ from regrow.infra.mlflow.updates import RunUpdate, SinkRefused, SinkUnavailable
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.history import History
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 
 REPORT_FILE = "report.html"
 FIGURES = ("optimization_history", "learning_curves")
@@ -50,7 +50,7 @@ Draw = Callable[[History, str], bytes | None]
 
 
 class Album:
-    """The figures of a sitting that has ended, each drawn once for all who ask, from whichever thread."""
+    """The figures of a session that has ended, each drawn once for all who ask, from whichever thread."""
 
     def __init__(self) -> None:
         self._drawing = threading.Lock()
@@ -76,7 +76,7 @@ Made = tuple[dict[str, bytes], list[str]]
 def say(
     sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str, cursor: int, *, make: Callable[[History], Made] | None = None
 ) -> list[str]:
-    """Writes it, then `cursor`, which stands for the end of the sitting; returns lines about what did not work.
+    """Writes it, then `cursor`, which stands for the end of the session; returns lines about what did not work.
 
     `make`: who makes the files; None: they are made here.
     Raises SinkUnavailable or SinkRefused where MLflow does not take anything: then it is due again.
@@ -130,6 +130,6 @@ def _register(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str) -
         except (SinkRefused, SinkUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - MLflow's own are many, and so are those of the place of its artifacts
-            reason = shown(str(error)).strip().partition("\n")[0] or type(error).__name__
+            reason = redacted(str(error)).strip().partition("\n")[0] or type(error).__name__
             time.sleep(1.0)  # a file that a page or another experiment is writing
     return f"The best model was not registered as {name!r} in MLflow: {reason}"

@@ -32,7 +32,7 @@ from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.private import ARTIFACT_ROOT, choose_experiment
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG
 from regrow.tasks import variables
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import UserError
 from regrow.tasks.forking import renewed
 from regrow.tasks.messages import RecordsAway
@@ -327,4 +327,4 @@ def _runs() -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    return shown(str(error)).strip().partition("\n")[0] or type(error).__name__
+    return redacted(str(error)).strip().partition("\n")[0] or type(error).__name__

@@ -205,7 +205,7 @@ class Recorder:
     def _make_apart(self) -> None:
         """Has the files of the last word made in another process while this one still loads MLflow: both take 2 s of CPU.
 
-        That is so at the end of a short sitting. In a longer one this process has loaded all that it takes.
+        That is so at the end of a short session. In a longer one this process has loaded all that it takes.
         """
         with self._begins:
             if self._apart is None and not self._loaded and ray.is_initialized():

@@ -13,7 +13,7 @@ from typing import Any
 from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, SinkUnavailable, prepare_environment
 from regrow.infra.state.places import Places
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 
 
 def forget_runs(places: Places, mlflow_experiment: str, experiment_id: str) -> int:
@@ -61,7 +61,7 @@ def _client(places: Places) -> Iterator[Any]:
     try:
         yield MlflowClient(uri)
     except (MlflowException, OSError) as error:
-        raise SinkUnavailable(f"MLflow at {shown(uri)}: {error}") from error
+        raise SinkUnavailable(f"MLflow at {redacted(uri)}: {error}") from error
 
 
 def _active(client: Any, name: str) -> str | None:

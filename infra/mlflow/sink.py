@@ -20,7 +20,7 @@ from regrow.infra.mlflow.updates import (
     refusal,
     unavailable,
 )
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import UserError
 
 
@@ -114,7 +114,7 @@ class MlflowSink:
     def _open_writer(self) -> Writer:
         if self._writer is None:
             raise SinkUnavailable(
-                f"MLflow at {shown(self._target.tracking_uri)} is closed: call load() first."
+                f"MLflow at {redacted(self._target.tracking_uri)} is closed: call load() first."
             )
         return self._writer
 

@@ -79,7 +79,7 @@ class Runs:
         self._files: dict[str, bytes] = {}
         """Artifacts of the parent run that are due."""
         self._environments: list[dict[str, Any]] = []
-        """By sitting; a sitting with the same as the one before has none of its own."""
+        """By session; a session with the same as the one before has none of its own."""
         self._source: dict[str, str] = {}
         self._born: dict[int, dict[str, str]] = {}
         """By trial: from which code it was proposed."""
@@ -194,7 +194,7 @@ class Runs:
         self._source = parent_run.source_tags(self.history.spec.to_json(), event.environment)
         if event.environment not in self._environments[-1:]:
             self._environments.append(event.environment)
-            name = "environment.json" if len(self._environments) == 1 else f"environment-sitting-{self.history.sittings}.json"
+            name = "environment.json" if len(self._environments) == 1 else f"environment-session-{self.history.sessions}.json"
             self._files[name] = parent_run.environment_file(event.environment)
 
     def _note_best(self, trial: Trial, t: float) -> None:
@@ -275,7 +275,7 @@ class Runs:
         closed = history.closed
         status: Status = "RUNNING" if closed is None else _CLOSED.get(closed.status, "KILLED")
         tags = self._source | parent_run.machine_tags(self._environments[-1] if self._environments else {})
-        tags |= {"regrow.experiment": spec.name, "regrow.sittings": str(history.sittings), "regrow.trials": str(history.total)}
+        tags |= {"regrow.experiment": spec.name, "regrow.sessions": str(history.sessions), "regrow.trials": str(history.total)}
         tags["regrow.state"] = "running" if closed is None else closed.status
         if history.opened is not None and history.opened.flow_run:
             tags["regrow.flow_run"] = history.opened.flow_run

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, Literal, Protocol, TypeAlias
 
 from regrow.infra.mlflow.check import SERVER_ADVICE
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
@@ -177,10 +177,10 @@ def user() -> str:
 
 def refusal(target: Target, error: Exception) -> SinkRefused:
     """MLflow's own words, and where they come from."""
-    return SinkRefused(f"MLflow at {shown(target.tracking_uri)} refused what regrow wrote: {error}")
+    return SinkRefused(f"MLflow at {redacted(target.tracking_uri)} refused what regrow wrote: {error}")
 
 
 def unavailable(target: Target, error: Exception) -> SinkUnavailable:
     """The same for a failure that may pass."""
-    first = shown(str(error)).partition("\n")[0]  # a database's goes on with the statement and its values
-    return SinkUnavailable(f"MLflow at {shown(target.tracking_uri)} is away: {first}. {SERVER_ADVICE}")
+    first = redacted(str(error)).partition("\n")[0]  # a database's goes on with the statement and its values
+    return SinkUnavailable(f"MLflow at {redacted(target.tracking_uri)} is away: {first}. {SERVER_ADVICE}")

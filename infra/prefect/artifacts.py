@@ -1,6 +1,6 @@
-"""What a sitting leaves in Prefect: an artifact with its result, its figures and its losses, and one with the best configuration.
+"""What a session leaves in Prefect: an artifact with its result, its figures and its losses, and one with the best configuration.
 
-Both are Markdown, one key for each in all sittings, whose they are the versions. What users wrote is shown as they wrote it.
+Both are Markdown, one key for each in all sessions, whose they are the versions. What users wrote is shown as they wrote it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.search.history import History, waste
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.traces import printable
 
 MOST_TRIALS = 200
@@ -45,7 +45,7 @@ def publish(
 
 
 def artifact_key(name: str, kind: str = "") -> str:
-    """Under which key an experiment's artifact of a kind is found; the same in each sitting, whose are its versions."""
+    """Under which key an experiment's artifact of a kind is found; the same in each session, whose are its versions."""
     return "-".join(filter(None, ("regrow", re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), kind)))
 
 
@@ -82,7 +82,7 @@ def _best(history: History, places: Places) -> list[str]:
 def _links(history: History, places: Places) -> list[str]:
     name, uri, objective = history.spec.name, places.mlflow_uri, history.spec.objective
     there = history.spec.recorded_as
-    mlflow = f"in the experiment `{there}` of MLflow at `{shown(uri)}`, `{places.command('ui', name)}` opens it"
+    mlflow = f"in the experiment `{there}` of MLflow at `{redacted(uri)}`, `{places.command('ui', name)}` opens it"
     if uri.startswith(("http://", "https://")):
         mlflow = f"[in MLflow]({runs_page(uri, there, objective.name, objective.mode, only=history.id)})"
     report, logs = places.command("report", name), places.command("logs", name, "TRIAL")

@@ -1,10 +1,10 @@
 """What of an experiment's log people and automations want to hear of, in Prefect's words: events, and lines of its log.
 
-Pure: events of the log in, happenings out. These events are Prefect's, and their names stand for good:
+Pure: the log's events in, Prefect's out, whose names stand for good:
 
 | event | when | payload, beyond experiment and trial |
 |---|---|---|
-| `regrow.experiment.started`, `.resumed` | a sitting begins | trials, slots, sitting |
+| `regrow.experiment.started`, `.resumed` | a session begins | trials, slots, session |
 | `regrow.experiment.finished`, `.stopped`, `.interrupted`, `.failed` | it ends | why, trials, counts, best |
 | `regrow.trial.lost` | an attempt is gone without a word | attempt, step, cause, message, node |
 | `regrow.trial.preempted` | an attempt left its node, which goes away, with a checkpoint | the same |
@@ -29,7 +29,7 @@ from regrow.search.lifecycle import TrialState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class PrefectEvent:
     """Something to be told. `t`: seconds since the epoch. Without a `line` the log of the flow run has none, without an `event`
     automations hear nothing of it. `id` is always the same for the same thing, so that it can be told again.
     """
@@ -54,8 +54,8 @@ def again(trial: Trial) -> str:
             return "tried again"
 
 
-class Happenings:
-    """A fold over a log. Of the sittings before the one that `driver` opened nothing is told."""
+class PrefectEvents:
+    """A fold over a log. Of the sessions before the one that `driver` opened nothing is told."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -64,7 +64,7 @@ class Happenings:
         self._best_value: float | None = None
         self._count = 0
 
-    def take(self, event: AnyEvent) -> list[Happening]:
+    def take(self, event: AnyEvent) -> list[PrefectEvent]:
         """What an event of the log gives to tell."""
         history = self.history
         history.apply(event)
@@ -82,9 +82,9 @@ class Happenings:
                 return [self._over(event.t, history.trials[event.trial], event.why)]
             case Revived():
                 trial = history.trials[event.trial]
-                return [self._happening(event.t, line=f"trial {event.trial}, which had failed, is {again(trial)}")]
+                return [self._made(event.t, line=f"trial {event.trial}, which had failed, is {again(trial)}")]
             case Closing():
-                return [self._happening(event.t, line=f"ending: {event.why}")]
+                return [self._made(event.t, line=f"ending: {event.why}")]
             case Closed():
                 return self._closed(event)
             case _:
@@ -112,17 +112,17 @@ class Happenings:
             told += f"; best: trial {leader.number}, {history.spec.objective.name} {best[0]:.6g} at step {best[1]}"
         return told
 
-    def _opened(self, event: Opened) -> list[Happening]:
+    def _opened(self, event: Opened) -> list[PrefectEvent]:
         history = self.history
-        first = history.sittings == 1
+        first = history.sessions == 1
         told = f"{history.total} trials, up to {event.slots} at a time" if first else f"goes on: {self.standing}"
-        payload = {"trials": history.total, "slots": event.slots, "sitting": history.sittings}
+        payload = {"trials": history.total, "slots": event.slots, "session": history.sessions}
         name = "regrow.experiment.started" if first else "regrow.experiment.resumed"
-        return [self._happening(event.t, line=told, event=name, payload=payload)]
+        return [self._made(event.t, line=told, event=name, payload=payload)]
 
-    def _began(self, event: Began) -> list[Happening]:
+    def _began(self, event: Began) -> list[PrefectEvent]:
         skipped = [
-            self._happening(event.t, line=f"trial {event.trial}: a checkpoint cannot be used: {why}", level=logging.WARNING)
+            self._made(event.t, line=f"trial {event.trial}: a checkpoint cannot be used: {why}", level=logging.WARNING)
             for why in event.skipped
         ]
         since = self._down.pop(event.trial, None)
@@ -134,10 +134,10 @@ class Happenings:
         payload = {"attempt": event.attempt, "step": event.restored, "seconds": seconds, "node": event.node}
         return [
             *skipped,
-            self._happening(event.t, line=told, event="regrow.trial.recovered", trial=event.trial, payload=payload),
+            self._made(event.t, line=told, event="regrow.trial.recovered", trial=event.trial, payload=payload),
         ]
 
-    def _improved(self, t: float) -> list[Happening]:
+    def _improved(self, t: float) -> list[PrefectEvent]:
         history = self.history
         trial = history.leader
         if trial is None or (best := trial.best) is None:
@@ -153,9 +153,9 @@ class Happenings:
             "config": history.spec.space.nest(history.path(trial.number, step)[-1]),
         }
         told = f"new best: trial {trial.number}, {metric.name} {value:.6g} at step {step}"
-        return [self._happening(t, line=told, event="regrow.trial.best", trial=trial.number, payload=payload)]
+        return [self._made(t, line=told, event="regrow.trial.best", trial=trial.number, payload=payload)]
 
-    def _ended(self, event: Ended) -> list[Happening]:
+    def _ended(self, event: Ended) -> list[PrefectEvent]:
         history = self.history
         trial = history.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
@@ -176,15 +176,15 @@ class Happenings:
             return [self._over(event.t, trial, event.message)]
         else:  # paused, to go on later or with another configuration: the scheduler does that all the time
             return []
-        return [self._happening(event.t, trial=event.trial, payload=payload, **line)]
+        return [self._made(event.t, trial=event.trial, payload=payload, **line)]
 
-    def _over(self, t: float, trial: Trial, why: str) -> Happening:
+    def _over(self, t: float, trial: Trial, why: str) -> PrefectEvent:
         """A trial is done, or was stopped."""
         found = f", {self.history.spec.objective.name} {trial.best[0]:.6g}" if trial.best else ""
         told = f"{self._count_of(trial)} {trial.state.value} at step {trial.step}{found}{f': {why}' if why else ''}"
-        return self._happening(t, line=told)
+        return self._made(t, line=told)
 
-    def _closed(self, event: Closed) -> list[Happening]:
+    def _closed(self, event: Closed) -> list[PrefectEvent]:
         history = self.history
         closing = history.closing.why if history.closing is not None else ""
         best = None
@@ -197,13 +197,13 @@ class Happenings:
         told = f"{event.status}{f', because {closing}' if closing else ''}: {self.standing}"
         level = logging.ERROR if event.status == "failed" else logging.INFO
         name = f"regrow.experiment.{event.status}"
-        return [self._happening(event.t, line=told, level=level, event=name, payload=payload)]
+        return [self._made(event.t, line=told, level=level, event=name, payload=payload)]
 
     def _count_of(self, trial: Trial) -> str:
         return f"[{self.history.ended}/{self.history.total}] trial {trial.number}"
 
-    def _happening(self, t: float, **what: Any) -> Happening:
+    def _made(self, t: float, **what: Any) -> PrefectEvent:
         payload = {"experiment": self.history.spec.name, **({"trial": what["trial"]} if what.get("trial") is not None else {})}
         given = what.pop("payload", {})
         number = uuid5(UUID(self.history.id), f"{self._count}/{what.get('event', '')}/{what.get('line', '')}")
-        return Happening(t=t, payload={**payload, **given}, id=number, **what)
+        return PrefectEvent(t=t, payload={**payload, **given}, id=number, **what)

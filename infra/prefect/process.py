@@ -63,7 +63,7 @@ class Tenancy:
         hard_exit.start()
 
 
-def create_database(database: Path, template: Path) -> None:
+def create_server_database(database: Path, template: Path) -> None:
     """Create the server's database unless it exists: a copy of `template`, which is made on the first use.
 
     Replaying Prefect's migrations takes 6.5 s, copying their result 5 ms. The template is what these very
@@ -122,7 +122,7 @@ def main() -> None:
     # 2.9 s.
     gc.disable()
     database = options.home / "prefect.db"
-    create_database(database, options.template)
+    create_server_database(database, options.template)
     if is_current(database, options.template):
         # Asking Alembic whether there is anything to migrate loads every migration that there ever was: 0.6 s of CPU.
         os.environ["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"

@@ -25,7 +25,7 @@ from prefect.exceptions import ObjectNotFound
 
 from regrow.infra.log.log import full
 from regrow.infra.prefect.artifacts import artifact_key
-from regrow.infra.prefect.events import Happening, Happenings
+from regrow.infra.prefect.events import PrefectEvent, PrefectEvents
 from regrow.infra.prefect.run_logs import is_away
 from regrow.infra.prefect.server import answers
 from regrow.infra.ray import cluster
@@ -36,11 +36,11 @@ TELL_SECONDS = 2.0
 PROGRESS_SECONDS = 5.0
 """Between two updates of the artifact, and between two words of a new best."""
 LAST_SECONDS = 5.0
-"""How long the end of a sitting waits until Prefect was told everything."""
+"""How long the end of a session waits until Prefect was told everything."""
 AWAY_SECONDS = 5.0
 """Until the next try while the server is away."""
 MOST_WAITING = 5000
-"""Happenings that are remembered meanwhile; then the oldest go."""
+"""Events that are remembered meanwhile; then the oldest go."""
 MOST_AT_ONCE = 200
 
 
@@ -49,9 +49,9 @@ class _Teller:
 
     def __init__(self, coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID) -> None:
         self._coordinator, self._client, self._flow_run_id = coordinator, client, flow_run_id
-        self._happenings = Happenings()
-        self._waiting: deque[Happening] = deque(maxlen=MOST_WAITING)
-        self._best: Happening | None = None
+        self._events = PrefectEvents()
+        self._waiting: deque[PrefectEvent] = deque(maxlen=MOST_WAITING)
+        self._best: PrefectEvent | None = None
         self._best_told = self._progress_told = 0.0
         self._artifact: UUID | None = None
         self._shown: tuple[float, str] | None = None
@@ -83,19 +83,19 @@ class _Teller:
             self.done.wait(1.0)
 
     def _tell_the_rest(self) -> None:
-        """Tries until the block of `told` has ended: the end of a sitting waits for a server that is away, too."""
+        """Tries until the block of `publishing` has ended: the end of a session waits for a server that is away, too."""
         while not self._tell(last=True) and not self.done.wait(1.0):
             pass
 
     def _take(self, event: Any) -> None:
         if isinstance(event, Opened) and event.by == "driver":
-            self._waiting.clear()  # what earlier sittings had to tell, they told
+            self._waiting.clear()  # what earlier sessions had to tell, they told
             self._best = None
-        for happening in self._happenings.take(event):
-            if happening.event == "regrow.trial.best":
-                self._best = happening
+        for one in self._events.take(event):
+            if one.event == "regrow.trial.best":
+                self._best = one
             else:
-                self._waiting.append(happening)
+                self._waiting.append(one)
         self._over = isinstance(event, Closed)
 
     def _tell(self, *, last: bool = False) -> bool:
@@ -104,7 +104,7 @@ class _Teller:
         if self._best is not None and (last or now - self._best_told >= PROGRESS_SECONDS):
             self._waiting.append(self._best)
             self._best, self._best_told = None, now
-        shown = round(self._happenings.progress, 1), self._happenings.standing if self._happenings.history.total else ""
+        shown = round(self._events.progress, 1), self._events.standing if self._events.history.total else ""
         fresh = shown != self._shown and (last or now - self._progress_told >= PROGRESS_SECONDS)
         if not (self._waiting or fresh):
             return True
@@ -112,7 +112,7 @@ class _Teller:
             return False
         try:
             while self._waiting:
-                batch = sorted(list(self._waiting)[:MOST_AT_ONCE], key=lambda happening: happening.t)
+                batch = sorted(list(self._waiting)[:MOST_AT_ONCE], key=lambda one: one.t)
                 self._send(batch)
                 for _ in batch:
                     self._waiting.popleft()
@@ -126,20 +126,20 @@ class _Teller:
             self._waiting.clear()  # it would be refused again
         return True
 
-    def _send(self, batch: Sequence[Happening]) -> None:
+    def _send(self, batch: Sequence[PrefectEvent]) -> None:
         if events := [self._event(h).model_dump(mode="json") for h in batch if h.event]:
             self._client.request("POST", "/events", json=events)
         if lines := [self._log(h) for h in batch if h.line]:
             self._client.create_logs(lines)
 
-    def _log(self, told: Happening) -> LogCreate:
+    def _log(self, told: PrefectEvent) -> LogCreate:
         return LogCreate(
             name="regrow", level=told.level, message=told.line, timestamp=_when(told.t),
             flow_run_id=self._flow_run_id,
         )
 
-    def _event(self, told: Happening) -> Event:
-        name = self._happenings.history.spec.name
+    def _event(self, told: PrefectEvent) -> Event:
+        name = self._events.history.spec.name
         experiment = {"prefect.resource.id": f"regrow.experiment.{name}", "prefect.resource.name": name}
         resource, related = experiment, []
         if told.trial is not None:
@@ -154,14 +154,14 @@ class _Teller:
         )
 
     def _show(self, progress: float, standing: str) -> None:
-        """One artifact a sitting, under one key: earlier sittings' are its earlier versions."""
+        """One artifact a session, under one key: earlier sessions' are its earlier versions."""
         if self._artifact is not None:
             try:
                 self._client.update_artifact(self._artifact, ArtifactUpdate(data=progress, description=standing))
             except ObjectNotFound:  # somebody deleted it
                 self._artifact = None
         if self._artifact is None:
-            key = artifact_key(self._happenings.history.spec.name, "progress")
+            key = artifact_key(self._events.history.spec.name, "progress")
             made = ArtifactCreate(
                 key=key, type="progress", data=progress, description=standing, flow_run_id=self._flow_run_id,
             )
@@ -175,7 +175,7 @@ def _when(t: float) -> Any:
 
 
 @contextmanager
-def told(coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[None]:
+def publishing(coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[None]:
     """Prefect is told within the block; its end waits a little until it was told the rest."""
     teller = _Teller(coordinator, client, flow_run_id)
 

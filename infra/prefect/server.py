@@ -29,7 +29,7 @@ from typing import IO, Any
 from regrow.infra.machine import locks
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect.home import TICK, is_leaving, read_record
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
@@ -359,7 +359,7 @@ def _healthy(api_url: str, seconds: float) -> bool:
 
 
 def _check_adopted(api_url: str) -> None:
-    where = f"PREFECT_API_URL is {shown(api_url)!r}"
+    where = f"PREFECT_API_URL is {redacted(api_url)!r}"
     advice = "start that server, correct the URL, or unset it (also in the profile) to use an embedded server"
     parts = urllib.parse.urlsplit(api_url)
     netloc = parts.netloc.rpartition("@")[2]  # whether the password is right is Prefect's to say

@@ -48,7 +48,7 @@ def unfinished(client: SyncPrefectClient, task_run_ids: Iterable[UUID]) -> set[U
     return set(wanted) - fine
 
 
-def mend(
+def repair(
     client: SyncPrefectClient, flow_run_id: UUID, task: Task[..., Any], ended: Mapping[UUID, tuple[str, State[Any]]]
 ) -> None:
     """Tell the server how task runs ended (id -> name and final state) that it does not know to have ended."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from regrow.infra.coordinator.actor import RayDesk
+from regrow.infra.coordinator.actor import RayCoordinatorClient
 from regrow.infra.ray.host import RayHost
 from regrow.infra.ray.joining import TRIAL_ENV
 from regrow.infra.ray.nodes import MARKET_LABEL, Nodes
@@ -29,10 +29,10 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all attempts of a sitting get: what they are to do, and the ports to the world around them."""
+    """What all attempts of a session get: what they are to do, and the ports to the world around them."""
 
     job: Job
-    desk: RayDesk
+    coordinator: RayCoordinatorClient
     store: Store
     records: Records | None = None
     host: RayHost = field(default_factory=RayHost)
@@ -77,7 +77,7 @@ class RayExecutor:
 @ray.remote(max_retries=0)
 def _run(shared: Shared, assignment: Assignment, task_run: str) -> Carried:
     carried = run_trial(
-        shared.job, assignment, shared.desk, shared.store, shared.host, shared.records, viewers=shared.desk,
+        shared.job, assignment, shared.coordinator, shared.store, shared.host, shared.records, viewers=shared.coordinator,
         task_run=task_run,
     )
     labels: dict[str, Any] = ray.get_runtime_context().get_node_labels()

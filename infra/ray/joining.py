@@ -23,7 +23,7 @@ TRIAL_MODULES = ("regrow.infra.ray.executor",)
 
 
 @contextmanager
-def joined(spec: Spec) -> Iterator[cluster.Cluster]:
+def join(spec: Spec) -> Iterator[cluster.Cluster]:
     """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays."""
     import ray
 

@@ -23,7 +23,7 @@ from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.ray.nodes import Nodes
 
 FIRST_SECONDS = 6.0
-"""Until the first, which takes 2.4 s of CPU: the trials that start with the sitting need the processor more."""
+"""Until the first, which takes 2.4 s of CPU: the trials that start with the session need the processor more."""
 PERIOD_SECONDS = 10.0
 """Less than Ray lets a process idle before it ends it (20 s in a cluster of ours)."""
 MOST_NODES = 32

@@ -129,7 +129,7 @@ def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:
     return {
         "name": history.spec.name, "status": summaries.status(history, alive=alive), "goal": metrics,
         "version": version("regrow"),
-        "began_iso": began_iso, "began": began, "now_iso": now_iso, "now": until, "sittings": history.sittings,
+        "began_iso": began_iso, "began": began, "now_iso": now_iso, "now": until, "sessions": history.sessions,
         "ran": _duration(history.elapsed(now if alive else None)), "why": why.rstrip("."),
     }
 

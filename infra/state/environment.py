@@ -1,6 +1,6 @@
 """What an experiment ran with: the code's commit, the packages, the machine. Never what stands in environment variables.
 
-Collected once a sitting, by the driver, so that it describes the driver's machine and the folder of the user's code.
+Collected once a session, by the driver, so that it describes the driver's machine and the folder of the user's code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _begun: dict[str | None, Collecting] = {}
 
 
 def begin_collecting(folder: str | None, trainable: str = "") -> None:
-    """Begins to collect for the code in `folder`, for the next sitting of this process."""
+    """Begins to collect for the code in `folder`, for the next session of this process."""
     _begun[folder] = Collecting(folder, trainable)
 
 

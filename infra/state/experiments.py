@@ -11,12 +11,12 @@ from regrow.infra.log.reading import replay, survey
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.search import samplers
-from regrow.search.errors import SpecError, shown
+from regrow.search.errors import SpecError, quoted
 from regrow.search.events import Closed, Known, Opened, Status
 from regrow.search.history import specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.warm import known_from
-from regrow.search.spec import PER_SITTING, Spec
+from regrow.search.spec import PER_SESSION, Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
@@ -36,13 +36,13 @@ class Prepared:
     nothing_left: bool = False
     """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
     ended: Status | None = None
-    """How its last sitting ended; None for a new one, and where its driver was lost."""
+    """How its last session ended; None for a new one, and where its driver was lost."""
     failed: int | None = None
     """How many trials may be tried again; None where that was not asked for."""
     before: Opened | None = None
-    """The opening of the last sitting whose driver said what it ran, None for none."""
+    """The opening of the last session whose driver said what it ran, None for none."""
     changes: list[str] = field(default_factory=list)
-    """What is otherwise than in the last sitting, a line each."""
+    """What is otherwise than in the last session, a line each."""
 
     @property
     def folder(self) -> str | None:
@@ -92,13 +92,13 @@ def prepare(
         known = _warm(places, new)
         return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True, known=known)
     stored = specification(found.created, found.opened)
-    if stored.name != name:  # somebody renamed its folder: from this sitting on the log says so, too
+    if stored.name != name:  # somebody renamed its folder: from this session on the log says so, too
         stored = Spec.parse({**stored.to_json(), "name": name})
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
         _same(stored, spec, name)
         trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
-        current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SITTING})
+        current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
     else:
         current = stored
     if trials is not None:
@@ -118,9 +118,9 @@ def prepare(
     closed = found.last.status if isinstance(found.last, Closed) else None
     history = replay(store, name) if retry_failed or closed == "failed" else None
     over = closed == "finished" or (closed == "failed" and history is not None and history.ended >= total)
-    # What a lost driver left running may fail as it is buried.
+    # What a lost driver left running may fail as it is declared lost.
     failed = len(history.by_state[TrialState.FAILED] | history.running) if history is not None and retry_failed else None
-    changed = [key for key in PER_SITTING if getattr(stored, key) != getattr(current, key)]
+    changed = [key for key in PER_SESSION if getattr(stored, key) != getattr(current, key)]
     return Prepared(
         places=places, spec=current, store=store, trials=trials, code=_pickled(code), new=False,
         nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
@@ -151,11 +151,11 @@ def _pickled(digest: str | None) -> tuple[str, str] | None:
 
 
 def _change(key: str, stored: Spec, current: Spec) -> str:
-    """A line about what is otherwise than in the last sitting."""
+    """A line about what is otherwise than in the last session."""
     if key == "env":  # its values may be secrets
         return "env differs from the last time"
     where, old, new = _difference(key, stored.settings()[key], current.settings()[key])
-    return f"{where} was {old}, and is {'none' if new is None else shown(new)} from now on"
+    return f"{where} was {old}, and is {'none' if new is None else quoted(new)} from now on"
 
 
 def _same(stored: Spec, given: Spec, name: str) -> None:
@@ -175,4 +175,4 @@ def _difference(key: str, old: Any, new: Any) -> tuple[str, str, Any]:
     if isinstance(old, dict) and isinstance(new, dict):
         name = next(n for n in (*old, *new) if n not in old or n not in new or old[n] != new[n])
         return _difference(f"{key}.{name}", old.get(name), new.get(name))
-    return key, "none" if old is None else shown(old), new
+    return key, "none" if old is None else quoted(old), new

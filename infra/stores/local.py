@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from regrow.infra.stores.keys import RESERVED, check_key, check_prefix
-from regrow.tasks.disk import told
+from regrow.tasks.disk import explain
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Exists, Missing, Unavailable
 
@@ -146,7 +146,7 @@ class LocalStore:
         try:
             yield
         except OSError as error:
-            why = told(error, self._root)
+            why = explain(error, self._root)
             if error.errno in _UNUSABLE and not (self._worked and error.errno in _PASSING):
                 raise UserError(
                     f"the state folder {self._root} can't be used: {error.strerror} ({error.filename}); "

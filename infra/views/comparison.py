@@ -20,7 +20,7 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """An experiment and how its best value came: `value[i]` was the best (None: none yet) from `steps[i]` steps and `seconds[i]`
-    seconds on. Steps that were done again count each time, seconds are those of its sittings, each from when its first attempt
+    seconds on. Steps that were done again count each time, seconds are those of its sessions, each from when its first attempt
     began: what came before (`starting`, in all) is Ray's and the machine's.
     """
 
@@ -39,7 +39,7 @@ class Course:
         return cost.steps(self.history), self.ran()
 
     def ran(self, now: float | None = None) -> float:
-        """Seconds in all; `now` (seconds since the epoch) while a sitting is under way."""
+        """Seconds in all; `now` (seconds since the epoch) while a session is under way."""
         return max(0.0, self.history.elapsed(now) - self.starting)
 
     def at_steps(self, steps: float) -> float | None:
@@ -62,11 +62,11 @@ def course(label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive
     best: float | None = None
     starting = 0.0
     opened: float | None = None
-    """Seconds that the experiment had run when the sitting was opened; None once an attempt began in it."""
+    """Seconds that the experiment had run when the session was opened; None once an attempt began in it."""
     for event in events:
         history.apply(event)
         if isinstance(event, Opened) and event.by == "driver":
-            starting += 0.0 if opened is None else history.elapsed() - opened  # a sitting in which none began
+            starting += 0.0 if opened is None else history.elapsed() - opened  # a session in which none began
             opened = history.elapsed()
         if not isinstance(event, Reported | Began):
             continue

@@ -17,7 +17,7 @@ from regrow.search.lifecycle import TrialState
 
 
 def status(history: History, *, alive: bool) -> str:
-    """running, finished, stopped, interrupted or failed. A sitting that was never closed was interrupted, unless it is alive."""
+    """running, finished, stopped, interrupted or failed. A session that was never closed was interrupted, unless it is alive."""
     if history.closed is not None:
         return history.closed.status
     return "running" if alive else "interrupted"

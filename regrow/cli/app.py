@@ -39,7 +39,7 @@ from regrow.cli.watch import watch
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.machine.surroundings import direct
 from regrow.search.errors import SpecError
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports import Unavailable
 from regrow.tasks.traces import one_line
@@ -63,7 +63,7 @@ def main() -> None:
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def fail(code: ExitCode, why: object) -> NoReturn:
-        errors.print(f"regrow: {shown(one_line(str(why)))}", markup=False)
+        errors.print(f"regrow: {redacted(one_line(str(why)))}", markup=False)
         sys.exit(code)
 
     os.environ.update(direct(os.environ))  # for the pages and servers of commands that start no experiment

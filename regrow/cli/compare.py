@@ -34,7 +34,7 @@ def compare(
     """Compare experiments that have one metric: what they reached, with how many steps, how much time and money.
 
     A star marks what is best, and in the configurations what differs. Below them is what each had reached after equal
-    budgets: steps of all trials together, and time, counted from the first attempt's beginning in each sitting.
+    budgets: steps of all trials together, and time, counted from the first attempt's beginning in each session.
     """
     if len(names) < 2:
         raise UserError(f"compare takes two or more experiments, and was given {', '.join(names)}")

@@ -16,7 +16,7 @@ from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.ui import mlflow_ui, runs_page
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.state.places import Places
-from regrow.tasks.addresses import shown
+from regrow.tasks.addresses import redacted
 
 
 def ui(
@@ -46,8 +46,8 @@ def ui(
                 mlflow_url, history.spec.recorded_as, objective.name, objective.mode, only=history.id
             )
             flow += f"/flow-run/{history.opened.flow_run}" if history.opened is not None and history.opened.flow_run else ""
-        console.print(f"Prefect: {shown(flow)}", markup=False, soft_wrap=True)
-        console.print(f"MLflow:  {shown(trials)}", markup=False, soft_wrap=True)
+        console.print(f"Prefect: {redacted(flow)}", markup=False, soft_wrap=True)
+        console.print(f"MLflow:  {redacted(trials)}", markup=False, soft_wrap=True)
         console.print("Ctrl-C ends both", markup=False)
         if browser:
             import webbrowser

@@ -78,7 +78,7 @@ class History(View):
         self.widest = event.widest or event.slots
         if event.by == "driver":
             self._clock.open(event.t, first=self.opened is None)
-            self.sittings += 1
+            self.sessions += 1
             self.openings.append(event)
             self.closing = self.closed = None
             self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
@@ -93,7 +93,7 @@ class History(View):
         return spec if self.called in (None, spec.name) else spec.model_copy(update={"name": self.called})
 
     def _settle(self, event: Opened) -> None:
-        """The specification is from here on as this sitting has it."""
+        """The specification is from here on as this session has it."""
         if self.created is None:
             return
         self._spec = self._named(specification(self.created, event))
@@ -222,7 +222,7 @@ class History(View):
         trial.ended_by[event.cause] += 1
         trial.evictions += event.cause == "preempted" and event.by != "planner"
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
-        if event.by == "planner":  # it ended with its driver, not when the next one came to bury it
+        if event.by == "planner":  # it ended with its driver, not when the next one declared it lost
             attempt.t_ended = max(self._clock.cut, attempt.t_began or attempt.t_started)
         # The same for a thousand trials where one bug fails them all: kept once.
         attempt.message, attempt.trace = sys.intern(event.message), sys.intern(event.trace)

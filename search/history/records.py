@@ -170,5 +170,5 @@ class Trial:
 
 
 def specification(created: Created, opened: Opened | None = None) -> Spec:
-    """The specification of an experiment as a sitting has it; None: as it was created. Raises SpecError."""
+    """The specification of an experiment as a session has it; None: as it was created. Raises SpecError."""
     return Spec.recorded({**created.spec, **(opened.settings if opened is not None else {})}, where="log")

@@ -32,9 +32,9 @@ class View:
         self.created: Created | None = None
         self.opened: Opened | None = None
         self.openings: list[Opened] = []
-        """Those of drivers: one a sitting."""
+        """Those of drivers: one a session."""
         self.environment: dict[str, Any] = {}
-        """What the driver of the last sitting found of its code and its machine; empty where none looked."""
+        """What the driver of the last session found of its code and its machine; empty where none looked."""
         self.closing: Closing | None = None
         self.closed: Closed | None = None
         self.held: set[int] = set()
@@ -42,12 +42,12 @@ class View:
         self.occupied = 0
         """Slots that running attempts have, by their widths."""
         self.revivable: dict[int, None] = {}
-        """Failed trials that the user wants to be tried again, by number; those first that are still to be buried."""
+        """Failed trials that the user wants to be tried again, by number; those first whose attempt is still open."""
         self.orphans: list[tuple[int, int]] = []
         """(trial, attempt) left open by a driver that is gone."""
         self.best: int | None = None
         """Number of the trial with the best value of the objective at a step that meets all constraints."""
-        self.sittings = 0
+        self.sessions = 0
         self.lost_steps = 0
         self._clock = Clock()
         self._clones = Clones(self.trials)
@@ -60,7 +60,7 @@ class View:
 
     @property
     def spec(self) -> Spec:
-        """The specification, as the last sitting has it. Raises LookupError before the log's first event."""
+        """The specification, as the last session has it. Raises LookupError before the log's first event."""
         if self._spec is None:
             raise LookupError("the log is empty: the experiment was never created")
         return self._spec
@@ -83,7 +83,7 @@ class View:
         return None if self.best is None else self.trials[self.best]
 
     def elapsed(self, now: float | None = None) -> float:
-        """Seconds that the experiment ran, over all its sittings; `now` (seconds since the epoch) while one is under way."""
+        """Seconds that the experiment ran, over all its sessions; `now` (seconds since the epoch) while one is under way."""
         return self._clock.elapsed(None if self.closed else now)
 
     @property

@@ -41,7 +41,7 @@ from regrow.search.schedulers import SchedulerPort, Verdict, Widening
 __all__ = ["HOPELESS", "Planner", "seed_for"]
 
 HOPELESS = 5
-"""So many trials that fail in a sitting in which no trial reports anything end it: the fault is not in one configuration."""
+"""So many trials that fail in a session in which no trial reports anything end it: the fault is not in one configuration."""
 
 
 _SAVING = (Saved, Dropped)
@@ -101,7 +101,7 @@ class Planner:
             return None
         with theirs(history.spec):
             return (
-                self._bury(now)
+                self._declare_lost(now)
                 or self._revive(now)
                 or self._decide(now)
                 or self._retain(now)
@@ -109,14 +109,14 @@ class Planner:
             )
 
     def _advance(self, now: float, *, complete: bool) -> AnyEvent | None:
-        """Trials are given up or begin, or the sitting ends. `complete`: every trial that there will be has been proposed."""
+        """Trials are given up or begin, or the session ends. `complete`: every trial that there will be has been proposed."""
         if self.history.closing is not None:
             return self._close(now, complete=complete)
         return self._retire(now, complete=complete) or self._close(now, complete=complete) or self._start(now, complete=complete)
 
     # ---- the kinds of decision, most urgent first ------------------------------------------------------------------
 
-    def _bury(self, now: float) -> AnyEvent | None:
+    def _declare_lost(self, now: float) -> AnyEvent | None:
         """Attempts whose driver is gone are lost; that is nobody's fault and costs no retry of the trial's own."""
         for number, attempt in self.history.orphans:
             step = self.history.trials[number].step

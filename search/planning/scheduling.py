@@ -100,7 +100,7 @@ def theirs(spec: Spec) -> Iterator[None]:
         own = [chosen(spec.search)] * spec.own_sampler + [chosen(spec.schedule)] * spec.own_scheduler
         if not own:
             raise
-        told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; mend it, then resume"
+        told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; fix it, then resume"
         raise SearchCodeError(told) from error
 
 

@@ -107,7 +107,7 @@ class Simulation:
         return self.planner.history
 
     def open(self, events: Iterable[AnyEvent] = (), *, retry_failed: bool = False) -> Simulation:
-        """Begins a sitting, after those of the log `events`; an empty one is created. Attempts open in it are lost, and
+        """Begins a session, after those of the log `events`; an empty one is created. Attempts open in it are lost, and
         with `retry_failed` the trials that failed in it are tried again.
         """
         for event in events:
@@ -120,7 +120,7 @@ class Simulation:
         for number in range(self.workers):
             self._watch(number)
         trials = max(self.spec.total, self.history.total)
-        driver = f"sitting {self.history.sittings}"
+        driver = f"session {self.history.sessions}"
         self.tell(
             Opened(t=self.now, by="driver", driver=driver, slots=self.workers, trials=trials, retry_failed=retry_failed)
         )

@@ -52,7 +52,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A sitting began. `slots`: attempts of width 1 that may run at a time; `widest`: those that fit on one node."""
+    """A session began. `slots`: attempts of width 1 that may run at a time; `widest`: those that fit on one node."""
 
     slots: int
     widest: int

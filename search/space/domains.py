@@ -16,7 +16,7 @@ from decimal import Decimal
 from statistics import NormalDist
 from typing import Any, ClassVar, TypeAlias
 
-from regrow.search.errors import SpecError, shown
+from regrow.search.errors import SpecError, quoted
 from regrow.search.space.scalars import check_json, check_number, check_whole
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
@@ -265,7 +265,7 @@ class Choice(Domain):
             raise SpecError(self.kind, [], "there is nothing to choose from", "give at least one value")
         for position, value in enumerate(self.values):
             if self._index.setdefault(value_key(value), position) != position:
-                problem = f"the value {shown(value)} is there twice"
+                problem = f"the value {quoted(value)} is there twice"
                 raise SpecError(self.kind, list(self.values), problem, "remove the duplicate")
 
     @property

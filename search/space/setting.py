@@ -14,7 +14,7 @@ class Setting:
 
     `modes` has one entry a metric, the objective first. `max_steps`: steps of a trial at most, None where the trainable
     ends by itself. `trials`: how many there are to be by the specification, None for as many as the sampler has; a later
-    sitting may want more. `seed` is the experiment's. `constraints`: how many conditions on metrics a trial should meet.
+    session may want more. `seed` is the experiment's. `constraints`: how many conditions on metrics a trial should meet.
     """
 
     space: Space

@@ -1,6 +1,6 @@
 """The specification of an experiment: its keys, what may stand there, and what is said of what may not. No file is read here."""
 
 from regrow.search.spec.checks import COMMAND
-from regrow.search.spec.spec import MOST_STEPS, NAME, PER_SITTING, Spec
+from regrow.search.spec.spec import MOST_STEPS, NAME, PER_SESSION, Spec
 
-__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SITTING", "Spec"]
+__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Spec"]

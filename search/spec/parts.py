@@ -179,7 +179,7 @@ class Stop(Part):
     target: Number | None = None
     """The first metric reached this value (at a step that meets all constraints)."""
     hours: Annotated[Number, Field(gt=0)] | None = None
-    """The experiment ran for so long, over all its sittings; the time between them does not count."""
+    """The experiment ran for so long, over all its sessions; the time between them does not count."""
     plateau: Plateau | None = None
     """{trials: N, tolerance: X}."""
     trials: Annotated[Count, Field(ge=1)] | None = None

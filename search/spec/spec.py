@@ -58,7 +58,7 @@ from regrow.search.spec.parts import (
 )
 from regrow.search.spec.schema import complete
 
-__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SITTING", "Named", "Spec"]
+__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Named", "Spec"]
 
 
 def _space(value: Any, info: ValidationInfo) -> Space:
@@ -98,10 +98,10 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 """Pydantic warns of a field that hides an attribute of its base; this one is of classes (ABCMeta): nobody asks a Spec for it."""
 
 
-PER_SITTING = (
+PER_SESSION = (
     "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "price_per_hour", "mlflow", "register",
 )
-"""Keys that an experiment's next sitting may have with other values; its state root may be moved and its total raised, too."""
+"""Keys that an experiment's next session may have with other values; its state root may be moved and its total raised, too."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 """What an experiment may be called."""
@@ -162,7 +162,7 @@ class Spec(Part):
     """What one slot costs, i.e. one running attempt of usual width, per hour, in any currency; None: no costs are shown."""
     mlflow: Recording = Recording()
     register: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = None
-    """The name under which the best trial's model is registered in MLflow, as a new version at the end of a sitting."""
+    """The name under which the best trial's model is registered in MLflow, as a new version at the end of a session."""
     state: str | None = None
     """Root of the durable state; None: $REGROW_STATE, else ./.regrow."""
     env: dict[str, str | None] = Field(default={})
@@ -295,12 +295,12 @@ class Spec(Part):
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def identity(self) -> dict[str, Any]:
-        """What makes two specifications the same experiment: all but what a sitting may have otherwise."""
-        return self.model_dump(mode="json", exclude={"state", "trials", *PER_SITTING})
+        """What makes two specifications the same experiment: all but what a session may have otherwise."""
+        return self.model_dump(mode="json", exclude={"state", "trials", *PER_SESSION})
 
     def settings(self) -> dict[str, Any]:
-        """What may change from sitting to sitting, as plain data."""
-        return self.model_dump(mode="json", include=set(PER_SITTING))
+        """What may change from session to session, as plain data."""
+        return self.model_dump(mode="json", include=set(PER_SESSION))
 
     @property
     def recorded_as(self) -> str:

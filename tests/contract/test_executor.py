@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import ray
 
-from regrow.infra.coordinator.actor import RayDesk, start_coordinator
+from regrow.infra.coordinator.actor import RayCoordinatorClient, start_coordinator
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.executor import RayExecutor, Shared
@@ -86,7 +86,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         coordinator = start_coordinator(store, opening, name="contract")
         nodes = Nodes()
         with nodes.watched():
-            shared = Shared(job=job, desk=RayDesk(coordinator), store=store)
+            shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store)
             yield Place(RayExecutor(shared, spec.resources, nodes), list(ray.get(coordinator.instructions.remote(5.0)).submit))
     finally:
         (tmp_path / "go").touch()

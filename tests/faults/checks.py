@@ -48,9 +48,9 @@ from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.manifests import unseal
-from regrow.tasks.messages import Assignment, Order, Progress
+from regrow.tasks.messages import Assignment, Progress, Reply
 from regrow.tasks.ports import Store
-from tests.faults.sitting import Sitting
+from tests.faults.session import Session
 from tests.faults.work import exact
 from tests.faults.world import World
 
@@ -282,38 +282,38 @@ def watch(world: World, verb: str, key: str) -> None:
         must("deletion follows the log", key not in live_manifests(world.store), key)
 
 
-def on_submit(sitting: Sitting, assignment: Assignment) -> None:
+def on_submit(session: Session, assignment: Assignment) -> None:
     """An attempt is handed out: that it starts is in the log."""
-    started = [(e.trial, e.attempt) for e in read_events(sitting.world.store) if isinstance(e, Started)]
+    started = [(e.trial, e.attempt) for e in read_events(session.world.store) if isinstance(e, Started)]
     lease = assignment.trial, assignment.attempt
     must("written before it is acted on", lease in started, f"{lease} was handed out")
 
 
-def on_answer(sitting: Sitting, progress: Progress, order: Order) -> None:
+def on_answer(session: Session, progress: Progress, reply: Reply) -> None:
     """An attempt is answered: what it said, and the decision that it hears of, are in the log."""
-    if order.reason == "fenced":
+    if reply.reason == "fenced":
         return
-    law, events = "written before it is acted on", read_events(sitting.world.store)
+    law, events = "written before it is acted on", read_events(session.world.store)
     mine = [e for e in events if getattr(e, "trial", None) == progress.trial]
     rows = {row.step for e in mine if isinstance(e, Reported) for row in e.rows}
     must(law, {row.step for row in progress.rows} <= rows, f"rows of {progress} were acknowledged")
     saved = {e.manifest for e in mine if isinstance(e, Saved)}
     dropped = {m for e in mine if isinstance(e, Dropped) for m in e.manifests}
     must(law, {s.manifest for s in progress.saved} <= saved, f"checkpoints of {progress} were acknowledged")
-    must(law, set(order.drop) <= dropped, f"{order.drop} are to be deleted")
+    must(law, set(reply.drop) <= dropped, f"{reply.drop} are to be deleted")
     decided = [e for e in mine if isinstance(e, Decided)]
-    if order.reason == "stopped":
+    if reply.reason == "stopped":
         closing = any(isinstance(e, Closing) for e in events)
         must(law, closing or (decided and decided[-1].verdict == "stop"), "an attempt is told to stop")
     if progress.ended is not None:
         ends = [e for e in mine if isinstance(e, Ended) and e.attempt == progress.attempt]
         must(law, ends, f"the end of {progress.trial}/{progress.attempt} was acknowledged")
-    if order.next is not None:
-        on_submit(sitting, order.next)
+    if reply.next is not None:
+        on_submit(session, reply.next)
 
 
 WATCHED: Mapping[str, Any] = {"on_submit": on_submit, "on_answer": on_answer}
-"""What a sitting is given, to be looked at while it runs."""
+"""What a session is given, to be looked at while it runs."""
 
 
 def segments_of(store: Store, after: int) -> int:

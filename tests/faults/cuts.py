@@ -14,7 +14,7 @@ from regrow.infra.log.reading import read_events
 from regrow.search.events import Ended
 from tests.faults.checks import WATCHED, must, watch
 from tests.faults.scenarios import PLANS, SEED, beginning, go_on, must_have_grown_back
-from tests.faults.sitting import Sitting
+from tests.faults.session import Session
 from tests.faults.world import Process, Transition, World
 
 
@@ -27,49 +27,49 @@ def told(what: str) -> Iterator[None]:
         raise AssertionError(f"{what}: {error}") from error
 
 
-def _begun(name: str) -> Sitting:
-    return Sitting(World(beginning(name), watch=watch, keep_states=False), PLANS[name], seed=SEED, **WATCHED)
+def _begun(name: str) -> Session:
+    return Session(World(beginning(name), watch=watch, keep_states=False), PLANS[name], seed=SEED, **WATCHED)
 
 
 def coordinator_dies(name: str, at: Transition) -> None:
     """Driver and workers live on, and Ray starts the coordinator again."""
-    with told(f"the coordinator died at {at}"), _begun(name) as sitting:
+    with told(f"the coordinator died at {at}"), _begun(name) as session:
 
         def kill(here: Transition, _: Process) -> None:
             if here.number == at.number:
-                sitting.coordinating.killed = True
+                session.coordinating.killed = True
 
-        sitting.world.on = kill
-        sitting.open().run().finish()
-        events = must_have_grown_back(sitting.world.store, name)
+        session.world.on = kill
+        session.open().run().finish()
+        events = must_have_grown_back(session.world.store, name)
         must("no attempt is lost with it", not [e for e in events if isinstance(e, Ended) and e.outcome == "lost"])
 
 
 def worker_dies(name: str, at: Transition) -> None:
     """The worker whose transition it is."""
-    with told(f"a worker died at {at}"), _begun(name) as sitting:
+    with told(f"a worker died at {at}"), _begun(name) as session:
 
         def kill(here: Transition, process: Process) -> None:
             if here.number == at.number:
                 process.killed = True
 
-        sitting.world.on = kill
-        sitting.open().run().finish()
-        must_have_grown_back(sitting.world.store, name)
+        session.world.on = kill
+        session.open().run().finish()
+        must_have_grown_back(session.world.store, name)
 
 
 def worker_is_cut_off(name: str, at: Transition) -> None:
     """The worker whose transition it is counts as lost, while it goes on and its messages still arrive."""
-    with told(f"a worker was cut off at {at}"), _begun(name) as sitting:
+    with told(f"a worker was cut off at {at}"), _begun(name) as session:
 
         def cut(here: Transition, process: Process) -> None:
             if here.number == at.number:
-                for worker in [w for w in sitting.workers if w.process is process]:
-                    sitting.cut_off(worker)
+                for worker in [w for w in session.workers if w.process is process]:
+                    session.cut_off(worker)
 
-        sitting.world.on = cut
-        sitting.open().run().finish()
-        events = must_have_grown_back(sitting.world.store, name)
+        session.world.on = cut
+        session.open().run().finish()
+        events = must_have_grown_back(session.world.store, name)
         lost = [e for e in events if isinstance(e, Ended) and e.outcome == "lost"]
         must("the end of a zombie is no other loss", all(e.cause == "preempted" for e in lost), lost)
 
@@ -82,9 +82,9 @@ def overtaken(name: str, at: Transition) -> bool:
             return False
         since, chance = len(old.world.tape), random.Random(at.number)
         world = World(old.world.store, watch=watch)
-        with Sitting(world, PLANS[name], driver="driver-2", seed=at.number, **WATCHED) as new:
+        with Session(world, PLANS[name], driver="driver-2", seed=at.number, **WATCHED) as new:
             new.open()
-            while going := [sitting for sitting in (old, new) if sitting.status is None]:
+            while going := [session for session in (old, new) if session.status is None]:
                 chance.choice(going).step()
             _must_not_write(old, since)
             new.finish()
@@ -108,7 +108,7 @@ def overslept(name: str, at: Transition) -> bool:
     return True
 
 
-def _must_not_write(zombie: Sitting, since: int) -> None:
+def _must_not_write(zombie: Session, since: int) -> None:
     """It made no part of the log from that transition on. Merging what is there is no harm."""
     written = [t for t in zombie.world.tape[since:] if t.when == "after" and t.what.startswith("log ") and "deleted" not in t.what]
     must("a zombie writes nothing", not written, written)

@@ -9,14 +9,14 @@ from typing import Self
 
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.executor import AttemptLost, Carried
-from regrow.tasks.messages import Assignment, Desk, Host, Job
+from regrow.tasks.messages import Assignment, CoordinatorClient, Host, Job
 from regrow.tasks.ports import Store
 
 
 class HereExecutor:
     """Runs each attempt in a thread. One that is cancelled is lost at once, though its thread goes on, as a zombie would."""
 
-    def __init__(self, job: Job, desk: Desk, store: Store, host: Host) -> None:
+    def __init__(self, job: Job, desk: CoordinatorClient, store: Store, host: Host) -> None:
         self._job, self._desk, self._store, self._host = job, desk, store, host
         self._threads = ThreadPoolExecutor()
 

@@ -13,7 +13,7 @@ from regrow.search.events import AnyEvent
 from regrow.tasks.ports import Store
 from tests.faults import tally
 from tests.faults.checks import WATCHED, Entry, must_be_sound, must_equal, normal, watch
-from tests.faults.sitting import Plan, Sitting
+from tests.faults.session import Plan, Session
 from tests.faults.world import State, Transition, World, restored
 
 _SPEC: dict[str, Any] = {
@@ -106,16 +106,16 @@ def beginning(name: str) -> MemoryStore:
 def _before(name: str) -> State:
     plan, world = PLANS[name], World(MemoryStore())
     if plan.broken is not None:
-        with Sitting(world, replace(plan, broken=None, trials=None), driver="driver-0", seed=SEED) as sitting:
-            sitting.job = msgspec.structs.replace(sitting.job, trainable=plan.broken)
-            assert sitting.open().run().finish().status == "failed"
+        with Session(world, replace(plan, broken=None, trials=None), driver="driver-0", seed=SEED) as session:
+            session.job = msgspec.structs.replace(session.job, trainable=plan.broken)
+            assert session.open().run().finish().status == "failed"
     return {key: world.store.read(key) for key in world.store.list("")}
 
 
-def run(world: World, name: str, *, driver: str = "driver-1", seed: int = 0) -> Sitting:
-    """A sitting from its start to its end."""
-    with Sitting(world, PLANS[name], driver=driver, seed=seed, **WATCHED) as sitting:
-        return sitting.open().run().finish()
+def run(world: World, name: str, *, driver: str = "driver-1", seed: int = 0) -> Session:
+    """A session from its start to its end."""
+    with Session(world, PLANS[name], driver=driver, seed=seed, **WATCHED) as session:
+        return session.open().run().finish()
 
 
 def must_have_grown_back(store: Store, name: str) -> list[AnyEvent]:

@@ -340,7 +340,7 @@ def main() -> int:
     for kind, lost in waste.of_all(history).items():
         print(f"  lost to {kind}: {lost.attempts} attempts, {lost.steps} steps done again, {lost.seconds:.0f} node-seconds")
     done = sum(t.step for t in history.trials)
-    print(f"  {history.lost_steps} steps done again for {done} that count; {history.sittings} sittings")
+    print(f"  {history.lost_steps} steps done again for {done} that count; {history.sessions} sessions")
     for line in wrong[:20]:
         print(f"WRONG: {line}")
     print("nothing missing, nothing doubled, nothing repeated; verify passes" if not wrong else f"{len(wrong)} things are wrong")

@@ -27,7 +27,7 @@ def news(trial: int, run: str, **more: Any) -> Progress:
     return Progress(trial=trial, attempt=1, began=Arrival(node="n", task_run=run), rows=(Row(1, 0.0, {"score": 1.0}),), **more)
 
 
-def test_the_end_of_a_fenced_double_does_not_bury_the_one_that_runs(office: Office) -> None:
+def test_the_end_of_a_fenced_double_does_not_declare_lost_the_one_that_runs(office: Office) -> None:
     office.submitted()
     office.tell(news(0, "run-0"))
     end = Ended(t=0.0, trial=0, attempt=1, outcome="done")

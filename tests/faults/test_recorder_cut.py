@@ -24,7 +24,7 @@ from regrow.search.events import Created, Reported, decode
 from tests.faults import tally
 from tests.faults.checks import WATCHED, watch
 from tests.faults.scenarios import PLANS, SEED, whole
-from tests.faults.sitting import Sitting
+from tests.faults.session import Session
 from tests.faults.world import Process, Transition, World
 
 NAME = "short trials in a row"
@@ -45,8 +45,8 @@ def batches() -> list[Batch]:
             process.killed = True
 
     world = World(MemoryStore(), on=kill, watch=watch, keep_states=False)
-    with Sitting(world, PLANS[NAME], seed=SEED, **WATCHED) as sitting:
-        sitting.open().run().finish()
+    with Session(world, PLANS[NAME], seed=SEED, **WATCHED) as session:
+        session.open().run().finish()
     segments = list(Log.read(world.store))
     return [segments[at : at + 2] for at in range(0, len(segments), 2)]
 

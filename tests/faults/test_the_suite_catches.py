@@ -89,7 +89,7 @@ def commits_the_manifest_before_the_blobs() -> AbstractContextManager[object]:
     """The commit comes first."""
     save = checkpoints.save
 
-    def wrongly(store: Store, *args: Any, **kwargs: Any) -> checkpoints.Saved:
+    def wrongly(store: Store, *args: Any, **kwargs: Any) -> checkpoints.SavedCheckpoint:
         wrong: Any = _ManifestFirst(store)
         return save(wrong, *args, **kwargs)
 
@@ -188,7 +188,7 @@ NOTICED_BY: Mapping[Breakage, set[Callable[[], None]]] = {
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """Within the block, sittings are not looked at while they run."""
+    """Within the block, sessions are not looked at while they run."""
     with ExitStack() as stack:
         for module in ("tests.faults.scenarios", "tests.faults.cuts"):
             stack.enter_context(patch(f"{module}.WATCHED", {}))

@@ -18,12 +18,12 @@ from regrow.search.planning.planner import Planner
 from tests.faults import cuts, tally
 from tests.faults.checks import must_be_sound
 from tests.faults.scenarios import PLANS, SEED, SEVERAL, trials_of, whole
-from tests.faults.sitting import Sitting
+from tests.faults.session import Session
 from tests.faults.world import Transition, World
 
 
 def pauses(name: str, count: int) -> list[Transition]:
-    """Where sittings are overtaken."""
+    """Where sessions are overtaken."""
     return random.Random(SEED).sample(whole(name).open, count)
 
 
@@ -51,8 +51,8 @@ def test_a_worker_that_was_declared_lost_and_goes_on_does_nothing_that_counts(na
 
 def test_a_driver_that_wakes_up_in_its_sweep_deletes_nothing_of_its_successor() -> None:
     name, store = "fifo, random, 2 slots", MemoryStore()
-    old = Sitting(World(store), PLANS[name]).open().run()
-    new = Sitting(World(store), PLANS[name], driver="driver-2", trials=trials_of(name) + 1)
+    old = Session(World(store), PLANS[name]).open().run()
+    new = Session(World(store), PLANS[name], driver="driver-2", trials=trials_of(name) + 1)
     listed = store.list
 
     def slow_list(prefix: str) -> list[str]:
@@ -62,7 +62,7 @@ def test_a_driver_that_wakes_up_in_its_sweep_deletes_nothing_of_its_successor() 
         return listed(prefix)
 
     events = read_events(store)
-    with patch("tests.faults.sitting.replay", lambda _: replayed(events).history):
+    with patch("tests.faults.session.replay", lambda _: replayed(events).history):
         store.list = slow_list  # type: ignore[method-assign]
         old.finish()
     must_be_sound(store, trials=trials_of(name) + 1, swept=False)

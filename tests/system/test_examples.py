@@ -26,7 +26,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
-class Sitting:
+class Session:
     """A trial's steps in this process: `first` to `last`, with a checkpoint into `folder` at each."""
 
     def __init__(self, config: Mapping[str, Any], folder: Path, *, first: int, last: int) -> None:
@@ -49,9 +49,9 @@ def test_a_restored_network_of_scikit_learn_goes_on_with_the_same_curve(config: 
 
     def rows(folder: str, first: int, last: int) -> list[dict[str, float]]:
         (tmp_path / folder).mkdir(exist_ok=True)
-        sitting = Sitting(config, tmp_path / folder, first=first, last=last)
-        train(sitting)
-        return sitting.rows
+        session = Session(config, tmp_path / folder, first=first, last=last)
+        train(session)
+        return session.rows
 
     assert rows("cut", 1, 2) + rows("cut", 3, 5) == rows("whole", 1, 5)
 

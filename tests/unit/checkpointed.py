@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoints import Saved, save
+from regrow.tasks.checkpoints import SavedCheckpoint, save
 
 Tree = dict[str, tuple[bytes, bool] | None]
 """Path to content and execute bit; None for an empty folder."""
@@ -38,7 +38,7 @@ def tree_of(folder: Path) -> Tree:
     return tree
 
 
-def put(store: MemoryStore, tmp: Path, tree: Tree, *, trial: int = 1, attempt: int = 1, step: int = 1) -> Saved:
+def put(store: MemoryStore, tmp: Path, tree: Tree, *, trial: int = 1, attempt: int = 1, step: int = 1) -> SavedCheckpoint:
     folder = plant(tmp / f"saved-{trial}-{attempt}-{step}", tree)
     return save(store, folder, trial=trial, attempt=attempt, step=step)
 

@@ -17,7 +17,7 @@ from regrow.search.events import AnyEvent
 from regrow.search.history import History
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Assignment, Job, Order, Progress
+from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.ports import Store
 from tests.unit.simulated import SPEC
 
@@ -65,7 +65,7 @@ class Bench:
 
 
 class Office:
-    """The Desk of a coordinator that may be restarted. `told` has every message, in order."""
+    """The CoordinatorClient of a coordinator that may be restarted. `told` has every message, in order."""
 
     def __init__(self, *, slots: int = 1, driver: str = "driver-1", store: Store | None = None, **spec: Any) -> None:
         self.store = store or GatedStore()
@@ -105,15 +105,15 @@ class Office:
         """The result of a coroutine of the coordinator's."""
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(20)
 
-    def tell(self, progress: Progress) -> Order:
-        """See Desk."""
+    def tell(self, progress: Progress) -> Reply:
+        """See CoordinatorClient."""
         self.told.append(progress)
         while True:
             asked = self.coordinator
-            order = self.wait(asked.tell(progress))
+            reply = self.wait(asked.tell(progress))
             with self._opening_one:
                 if asked is self.coordinator:  # else it was gone before it could answer, and Ray asks the next one
-                    return order
+                    return reply
 
     def instructions(self) -> Instructions:
         """What the driver is to do now."""

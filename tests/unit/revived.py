@@ -43,7 +43,7 @@ def failing(run: Simulated, *at: tuple[int, int]) -> Simulated:
 
 
 def retried(run: Simulated) -> Simulated:
-    """The next sitting, in which what failed is tried again."""
+    """The next session, in which what failed is tried again."""
     again = Simulated(spec=run.spec, objective=run.objective, workers=run.workers)
     return again.open(run.events, retry_failed=True).run()
 

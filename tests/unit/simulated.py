@@ -88,7 +88,7 @@ class Simulation:
     most_running: int = 0
 
     def open(self, **changes: Any) -> Simulation:
-        """Replays the events there are and begins a sitting; creates the experiment where there are none."""
+        """Replays the events there are and begins a session; creates the experiment where there are none."""
         for event in self.events:
             self.planner.apply(event)
         if not self.events:

@@ -71,8 +71,8 @@ def test_steps_that_were_done_again_are_spent_each_time() -> None:
     assert found.seconds == sorted(found.seconds)
 
 
-def test_time_is_counted_from_the_first_attempts_beginning_in_each_sitting() -> None:
-    """Ray and the workers took 20 s to be there in the first sitting, 5 s in the second, and nothing began in the third."""
+def test_time_is_counted_from_the_first_attempts_beginning_in_each_session() -> None:
+    """Ray and the workers took 20 s to be there in the first session, 5 s in the second, and nothing began in the third."""
     lease: dict[str, Any] = {"trial": 0}
     given = {"name": "a", "trainable": "a.py:f", "metric": "score", "space": {"x": {"uniform": [0, 1]}}, "search": "random"}
     events: list[AnyEvent] = [

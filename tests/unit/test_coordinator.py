@@ -218,16 +218,16 @@ def test_attempts_that_nobody_saw_begin_are_handed_out_again_and_no_others(make:
     office.tell(arrival(1))
     office.tell(end(1))
     assert leases(office) == [(2, 1)]
-    assert office.history.sittings == 1
+    assert office.history.sessions == 1
 
 
-def test_a_coordinator_that_died_before_its_first_word_still_buries_what_its_predecessor_left(make: Make) -> None:
+def test_a_coordinator_that_died_before_its_first_word_still_declares_lost_what_its_predecessor_left(make: Make) -> None:
     """Ray calls it a restart; for the log it is the first of its driver."""
     office = make(slots=2)
     assert leases(office) == [(0, 1), (1, 1)]
     office.tell(arrival(0))
     office.open("driver-2")
-    assert office.history.sittings == 2
+    assert office.history.sessions == 2
     assert leases(office) == [(0, 2), (1, 2)]
 
 
@@ -328,7 +328,7 @@ def test_a_superseded_coordinator_says_so_and_answers_everybody(make: Make) -> N
     office.wait(office.coordinator.abandon("too slow"))
     assert office.instructions().superseded
     assert office.tell(arrival(0, rows=2)).reason == "fenced"
-    assert other.history.sittings == 2
+    assert other.history.sessions == 2
     other.close()
 
 

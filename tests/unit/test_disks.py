@@ -106,7 +106,7 @@ def test_snapshots_without_room_are_told_and_left_out_once_and_the_last_one_wait
     [(errno.EDQUOT, "the disk quota on / is used up"), (errno.EROFS, "/ is read-only"), (errno.EIO, "Input/output error")],
 )
 def test_other_causes_are_named(number: int, words: str) -> None:
-    assert disk.told(OSError(number, os.strerror(number)), Path("/")) == words
+    assert disk.explain(OSError(number, os.strerror(number)), Path("/")) == words
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 bytes"), (999, "999 bytes"), (1_500, "1.5 kB"), (12e6, "12 MB"), (5e10, "50 GB")])

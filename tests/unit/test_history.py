@@ -230,7 +230,7 @@ def test_causes_are_counted_apart() -> None:
 # Clocks
 
 
-def test_elapsed_is_the_sum_of_the_sittings() -> None:
+def test_elapsed_is_the_sum_of_the_sessions() -> None:
     history = fold([created(), opened(100.0), Closing(t=160.0, status="interrupted", why="", by="user")])
     history.apply(Closed(t=170.0, status="interrupted"))
     assert history.elapsed() == history.elapsed(999.0) == 70.0
@@ -241,7 +241,7 @@ def test_elapsed_is_the_sum_of_the_sittings() -> None:
     assert history.elapsed() == 70.0
 
 
-def test_a_sitting_that_was_killed_counts_until_its_last_event() -> None:
+def test_a_session_that_was_killed_counts_until_its_last_event() -> None:
     history = fold([created(), opened(100.0), Proposed(t=150.0, trial=0, config={}), opened(1000.0)])
     assert history.elapsed(1010.0) == 60.0
 
@@ -255,14 +255,14 @@ def test_a_clock_that_steps_back_takes_nothing_away() -> None:
     assert history.elapsed(155.0) == 55.0
 
 
-def test_a_coordinator_that_comes_back_begins_no_sitting() -> None:
+def test_a_coordinator_that_comes_back_begins_no_session() -> None:
     history = fold([created(), opened(100.0), proposed(), started(), opened(200.0, by="coordinator")])
-    assert history.sittings == 1
+    assert history.sessions == 1
     assert history.elapsed(210.0) == 110.0
     assert history.orphans == []
 
 
-def test_attempts_of_a_driver_that_is_gone_are_orphans_until_they_are_buried() -> None:
+def test_attempts_of_a_driver_that_is_gone_are_orphans_until_they_are_declared_lost() -> None:
     history = fold([*at_work(), opened(9.0)])
     assert history.orphans == [(0, 1)]
     history.apply(ended("lost", "preempted"))

@@ -1,4 +1,4 @@
-"""What ends a sitting before its time, in a process of its own."""
+"""What ends a session before its time, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sys, time
 from regrow.flows.interrupts import interrupts
 
 with interrupts() as asked:
-    asked.heed()
+    asked.handle_signals()
     print("ready", flush=True)
     while asked.begun is None:
         time.sleep(0.01)
@@ -29,7 +29,7 @@ from regrow.flows import interrupts
 
 interrupts.LAST_SECONDS = 0.1
 with interrupts.interrupts() as asked:
-    asked.heed()
+    asked.handle_signals()
     print("ready", flush=True)
     while asked.begun is None:
         time.sleep(0.01)

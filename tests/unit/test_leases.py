@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.leases import Watch
+from regrow.infra.coordinator.leases import Leases
 from regrow.infra.log.log import Superseded
 from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
@@ -33,8 +33,8 @@ def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, s
     return office.tell(Progress(**lease, began=began, rows=done, saved=kept)).reason
 
 
-def say(office: Office, trial: int = 0, attempt: int = 1, *, doomed: str = "") -> str:
-    return office.tell(Progress(trial=trial, attempt=attempt, doomed=doomed)).reason
+def say(office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "") -> str:
+    return office.tell(Progress(trial=trial, attempt=attempt, draining=draining)).reason
 
 
 def losses(office: Office) -> list[tuple[int, int, str]]:
@@ -80,7 +80,7 @@ def test_what_the_zombie_says_afterwards_is_refused_and_changes_nothing(make: Ma
 
 
 def test_attempts_that_have_ended_are_forgotten() -> None:
-    watch = Watch(lambda: 0.0)
+    watch = Leases(lambda: 0.0)
     for trial in range(100):
         watch.heard(trial, 1)
         watch.suspect([(trial, 2)])
@@ -199,11 +199,11 @@ def test_a_node_that_one_attempt_knows_to_be_doomed_is_left_by_all_that_run_ther
     office.instructions()
     for trial, node in ((0, "n1"), (1, "n1"), (2, "n2")):
         assert arrive(office, trial, node=node) == ""
-    assert say(office, 0, doomed="AWS takes the node back") == "preempted"
+    assert say(office, 0, draining="AWS takes the node back") == "preempted"
     assert say(office, 1) == "preempted"
     assert say(office, 2) == ""
     assert office.instructions().drain == (("n1", "AWS takes the node back"),)
-    say(office, 0, doomed="AWS takes the node back")
+    say(office, 0, draining="AWS takes the node back")
     assert office.instructions().drain == ()
 
 
@@ -211,7 +211,7 @@ def test_a_node_that_the_cluster_drains_is_left_without_draining_it_again(make: 
     office = make()
     office.instructions()
     arrive(office, node="n1")
-    office.wait(office.coordinator.doom("n1", "drained"))
+    office.wait(office.coordinator.mark_draining("n1", "drained"))
     assert say(office) == "preempted"
     assert office.instructions().drain == ()
 

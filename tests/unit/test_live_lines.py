@@ -36,7 +36,7 @@ def test_where_there_is_no_terminal_lines_are_printed_once() -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_what_earlier_sittings_did_is_not_told_again() -> None:
+def test_what_earlier_sessions_did_is_not_told_again() -> None:
     run = simulated("fifo", most=700, lose=False)
     before, count = run.history.ended, len(run.events)
     assert before > 0
@@ -49,7 +49,7 @@ def test_what_earlier_sittings_did_is_not_told_again() -> None:
     assert len(re.findall(r"^\[", out.getvalue(), re.MULTILINE)) == 40 - before
 
 
-def test_of_a_long_log_that_comes_in_parts_the_newest_sitting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_log_that_comes_in_parts_the_newest_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     run = simulated("fifo", most=700, lose=False)
     before, count = run.history.ended, len(run.events)
     again = Simulation(spec=run.spec, objective=run.objective, workers=4).open(run.events).run(most_events=count + 300)
@@ -59,7 +59,7 @@ def test_of_a_long_log_that_comes_in_parts_the_newest_sitting_is_told(monkeypatc
     monkeypatch.setattr("regrow.infra.log.log.ANSWER_BYTES", 1)  # there is more behind each of these
     for segment in found[:-1]:
         viewer.take([segment])
-        assert not out.getvalue(), "nobody knows yet which sitting is the newest"
+        assert not out.getvalue(), "nobody knows yet which session is the newest"
     monkeypatch.undo()
     viewer.take(found[-1:])
     assert len(re.findall(r"^\[", out.getvalue(), re.MULTILINE)) == again.history.ended - before > 0

@@ -210,7 +210,7 @@ def test_costs_are_slots_times_time_and_money_where_there_is_a_price() -> None:
     assert "cost" not in picture(shown(simulated("fifo", most=None, lose=False).events))
 
 
-def test_the_last_sittings_price_counts() -> None:
+def test_the_last_sessions_price_counts() -> None:
     board = shown(simulated("fifo", most=300, lose=False, price_per_hour=2.0).events)
     assert board.history.spec.price_per_hour == 2.0
     t = board.history.t_last

@@ -1,4 +1,4 @@
-"""The last word of a sitting: what it is made of is made once."""
+"""The last word of a session: what it is made of is made once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_figure_of_a_closed_sitting_is_drawn_once_for_all_who_ask(drawn: list[str]) -> None:
+def test_a_figure_of_a_closed_session_is_drawn_once_for_all_who_ask(drawn: list[str]) -> None:
     history, album = History(), Album()
     for event in (created(), opened(1.0), Closed(t=9.0, status="interrupted")):
         history.apply(event)

@@ -66,4 +66,4 @@ def test_what_was_begun_is_taken_once(tmp_path: Path) -> None:
     begin_collecting(str(tmp_path))
     first = collected(str(tmp_path))
     assert first == collected(str(tmp_path))
-    assert first is not collected(str(tmp_path)), "the next sitting looks again"
+    assert first is not collected(str(tmp_path)), "the next session looks again"

@@ -21,7 +21,7 @@ ENVIRONMENT: dict[str, Any] = {
 }
 
 
-def sitting(t: float, environment: dict[str, Any]) -> Opened:
+def session(t: float, environment: dict[str, Any]) -> Opened:
     return Opened(t=t, by="driver", driver=f"d{t}", slots=1, trials=6, environment=environment)
 
 
@@ -30,7 +30,7 @@ def done(*, trace: str = "") -> list[AnyEvent]:
     if trace:
         ended = [Ended(t=7.0, trial=0, attempt=1, outcome="failed", cause="error", step=2, message="ValueError: no", trace=trace)]
     return [
-        created(env={"HOME_OF": "a place"}), sitting(1.0, ENVIRONMENT),
+        created(env={"HOME_OF": "a place"}), session(1.0, ENVIRONMENT),
         Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a", "deep.n": 3}), Started(t=3.0, trial=0, attempt=1, until=1),
         Began(t=4.0, trial=0, attempt=1, node="n"), Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 5.0, {"score": 0.25})]),
         Decided(t=5.0, trial=0, attempt=1, step=1, verdict="continue", why="place 1 of 1 at rung 1, 1 go on"),
@@ -93,12 +93,12 @@ def test_the_specification_is_a_file_that_can_be_run_and_holds_no_variable() -> 
     assert json.loads(files["environment.json"]) == ENVIRONMENT
 
 
-def test_a_later_sitting_adds_its_environment_only_where_that_is_another() -> None:
+def test_a_later_session_adds_its_environment_only_where_that_is_another() -> None:
     other = {**ENVIRONMENT, "python": "CPython 3.12.1"}
-    again = last([*done(), sitting(9.0, ENVIRONMENT)])[PARENT]
+    again = last([*done(), session(9.0, ENVIRONMENT)])[PARENT]
     assert set(again.artifacts) == {"spec.yaml", "environment.json"}
-    moved = last([*done(), sitting(9.0, other), opened(10.0)])[PARENT]
-    assert set(moved.artifacts) == {"spec.yaml", "environment.json", "environment-sitting-2.json"}
+    moved = last([*done(), session(9.0, other), opened(10.0)])[PARENT]
+    assert set(moved.artifacts) == {"spec.yaml", "environment.json", "environment-session-2.json"}
     assert moved.tags["regrow.python"] == "CPython 3.12.1"
 
 

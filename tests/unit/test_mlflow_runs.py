@@ -167,7 +167,7 @@ def test_the_parent_ends_as_the_experiment_does(status: Any, expected: str) -> N
     assert (parent.status, parent.end_ms) == (expected, 8000)
     assert (parent.tags["regrow.best_trial"], parent.tags["regrow.best_value"]) == ("0", "0.5")
     again = one([*at_work(), rows(1, 0.5), *closing, opened(9.0)], PARENT)
-    assert (again.status, again.tags["regrow.sittings"]) == ("RUNNING", "2")
+    assert (again.status, again.tags["regrow.sessions"]) == ("RUNNING", "2")
 
 
 def rewound() -> list[AnyEvent]:

@@ -1,4 +1,4 @@
-"""The keys `mlflow` and `register` of a specification: what they take, and that a sitting may change them."""
+"""The keys `mlflow` and `register` of a specification: what they take, and that a session may change them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_they_do_not_take_is_told(changes: dict[str, Any], line: str) -> No
     assert str(told.value).startswith(line)
 
 
-def test_each_sitting_notes_what_it_was_told_and_the_environment_once() -> None:
+def test_each_session_notes_what_it_was_told_and_the_environment_once() -> None:
     store = MemoryStore()
 
     def opening(**changes: Any) -> Opening:

@@ -12,7 +12,7 @@ import pytest
 from regrow.search import durations
 from regrow.search.errors import SpecError
 from regrow.search.lifecycle import TrialState
-from regrow.search.spec import PER_SITTING, Spec
+from regrow.search.spec import PER_SESSION, Spec
 from regrow.tasks import attempt as attempts
 from regrow.tasks.trial import Trial
 from tests.unit.attempting import Attempting, outcome, save, sent
@@ -148,8 +148,8 @@ def test_a_condition_of_a_trial_at_the_top_is_told_where_it_belongs() -> None:
 
 
 def test_both_may_change_from_session_to_session() -> None:
-    assert {"stall", "stop", "retries"} <= set(PER_SITTING)
+    assert {"stall", "stop", "retries"} <= set(PER_SESSION)
 
 
 def test_spans_are_told_in_the_unit_that_people_would_use() -> None:
-    assert [durations.told(span) for span in (0.5, 90, 600, 7200, 5400)] == ["0.5 s", "90 s", "10 min", "2 h", "90 min"]
+    assert [durations.in_words(span) for span in (0.5, 90, 600, 7200, 5400)] == ["0.5 s", "90 s", "10 min", "2 h", "90 min"]

@@ -119,7 +119,7 @@ def test_a_coordinator_that_comes_back_goes_on_with_the_attempts_that_run(seed: 
         run = again
     run.run()
     check_whole(run, 6)
-    assert run.planner.history.sittings == 1
+    assert run.planner.history.sessions == 1
     assert run.planner.history.lost_steps == 0
 
 
@@ -156,7 +156,7 @@ def test_trials_that_wait_when_the_target_is_reached_stay_as_they_are() -> None:
     assert planner.next(10.0) is None
 
 
-def test_the_hours_of_all_sittings_count_and_the_time_between_does_not() -> None:
+def test_the_hours_of_all_sessions_count_and_the_time_between_does_not() -> None:
     planner = Planner()
     feed(planner, [created(stop={"hours": 1}), opened(1000.0)])
     assert planner.next(1000.0 + 1799) is None

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.prefect import artifacts, events
-from regrow.infra.prefect.events import Happening, Happenings
+from regrow.infra.prefect.events import PrefectEvent, PrefectEvents
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Began, Closing, Ended, Opened, Reported, Row, Started
 from regrow.search.history import History
 from tests.unit.lost_trial import TRACE, beginning, ending, loss
 
 
-def told(*parts: list[AnyEvent]) -> list[Happening]:
-    fold = Happenings()
-    return [happening for events in parts for event in events for happening in fold.take(event)]
+def told(*parts: list[AnyEvent]) -> list[PrefectEvent]:
+    fold = PrefectEvents()
+    return [one for events in parts for event in events for one in fold.take(event)]
 
 
 def test_a_loss_a_recovery_a_failure_and_each_best_are_told_as_events_and_as_lines() -> None:
@@ -58,7 +58,7 @@ def test_the_same_log_gives_the_same_ids_so_that_nothing_is_told_twice() -> None
     assert len({h.id for h in first}) == len(first)
 
 
-def test_a_further_sitting_is_told_as_one_and_its_orphans_as_lost() -> None:
+def test_a_further_session_is_told_as_one_and_its_orphans_as_lost() -> None:
     again: list[AnyEvent] = [
         Opened(t=10.0, by="driver", driver="d2", slots=2, trials=2),
         Ended(t=10.0, trial=0, attempt=1, outcome="lost", cause="preempted", message="its driver was lost", by="planner"),
@@ -74,7 +74,7 @@ def test_a_further_sitting_is_told_as_one_and_its_orphans_as_lost() -> None:
 
 
 def test_progress_counts_steps_of_running_trials() -> None:
-    fold = Happenings()
+    fold = PrefectEvents()
     assert fold.progress == 0.0
     for event in beginning():
         fold.take(event)

@@ -12,14 +12,14 @@ import pytest
 
 from regrow.search.events import Ended, Row, Saved
 from regrow.tasks import reporter as reporting
-from regrow.tasks.messages import Arrival, Assignment, DeskGone, Order, Progress
+from regrow.tasks.messages import Arrival, Assignment, CoordinatorGone, Progress, Reply
 from regrow.tasks.reporter import Reporter
 
 
 def test_an_attempt_whose_coordinator_is_gone_is_fenced() -> None:
     class Nobody:
-        def tell(self, progress: Progress) -> Order:
-            raise DeskGone("no answer")
+        def tell(self, progress: Progress) -> Reply:
+            raise CoordinatorGone("no answer")
 
     reporter = Reporter(Nobody(), ASSIGNMENT, ARRIVAL, list)
     reporter.add(Row(1, 0.0, {"score": 1.0}))
@@ -38,11 +38,11 @@ class Ear:
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()
 
-    def tell(self, progress: Progress) -> Order:
+    def tell(self, progress: Progress) -> Reply:
         self.heard.append(progress)
         self.entered.set()
         assert self.gate.wait(20)
-        return Order()
+        return Reply()
 
     @property
     def steps(self) -> list[int]:

@@ -107,7 +107,7 @@ def test_a_last_segment_that_is_torn_is_read_once(tmp_path: Path) -> None:
     took = Opened(t=run.now, by="driver", driver="next", slots=3, trials=12)
     Log.open(store).claim([encode(took)])
     assert result.refresh().points() == expected
-    assert result._history.sittings == 2
+    assert result._history.sessions == 2
 
 
 def test_it_runs_while_somebody_runs_it(result: rg.Result, tmp_path: Path) -> None:

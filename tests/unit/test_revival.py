@@ -47,7 +47,7 @@ def test_without_failed_trials_the_wish_changes_nothing() -> None:
     assert [type(event) for event in again.events[len(whole.events) :]] == [Opened, Closed]
 
 
-def test_a_trial_that_fails_only_as_its_lost_driver_is_buried_is_among_them() -> None:
+def test_a_trial_that_fails_only_as_its_lost_driver_is_declared_lost_is_among_them() -> None:
     run = simulated(schedule="fifo", retries={"preempted": 0}).open().run(most_events=12)
     assert run.history.running
     lost = set(run.history.running)

@@ -18,7 +18,7 @@ from regrow.infra.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.parent_run import NOTE_TAG
 from regrow.infra.mlflow.trial_runs import Runs
-from regrow.infra.prefect.events import Happenings
+from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
@@ -110,7 +110,7 @@ def test_one_that_gave_up_early_goes_on_with_those_that_were_never_proposed(plac
 def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
     store = MemoryStore()
 
-    async def sitting(driver: str) -> Ledger:
+    async def session(driver: str) -> Ledger:
         opening = Opening(
             id="i", spec=BROKEN.spec.to_json(), slots=2, trials=3, flow_run=None, code=None, versions={}, retry_failed=True
         )
@@ -119,8 +119,8 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
     from regrow.infra.log.log import Log
 
     Log.open(store).claim([encode(event) for event in BROKEN.events])
-    asyncio.run(sitting("one"))
-    again = asyncio.run(sitting("one"))
+    asyncio.run(session("one"))
+    again = asyncio.run(session("one"))
     wishes = [(event.by, event.retry_failed) for event in read_events(store) if isinstance(event, Opened)]
     assert wishes == [("driver", False), ("driver", True), ("coordinator", False)]
     assert [event.trial for event in read_events(store) if isinstance(event, Revived)] == [0, 1, 2]
@@ -148,12 +148,12 @@ def test_show_says_which_code_each_session_ran() -> None:
 
 
 def test_the_live_view_and_prefect_hear_of_it() -> None:
-    board, happenings = Board(), Happenings()
+    board, prefect_events = Board(), PrefectEvents()
     shown: list[str] = []
     told: list[str] = []
     for event in MENDED.events:
         shown += board.apply(event)
-        told += [happening.line for happening in happenings.take(event)]
+        told += [one.line for one in prefect_events.take(event)]
     again = [f"trial {number}, which had failed, is tried again" for number in range(3)]
     assert [line for line in shown if "tried again" in line] == again
     assert [line for line in told if "tried again" in line] == again

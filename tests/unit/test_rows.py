@@ -30,7 +30,7 @@ KINDS: dict[str, Any] = {
     "clones, cut off": lambda: run(
         schedule=PBT, workers=4, machines=(*AWAY[:1], *(Availability(changes=(0.0, 7.5, 9.0)) for _ in range(3)))
     ).events,
-    "sittings": lambda: simulated.Simulation(slots=3).open().run(interrupt_after=30).events,
+    "sessions": lambda: simulated.Simulation(slots=3).open().run(interrupt_after=30).events,
 }
 
 

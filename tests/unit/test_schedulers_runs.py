@@ -95,7 +95,7 @@ def test_an_experiment_that_was_cut_off_goes_on(name: str, cut: int) -> None:
     objective = FunctionObjective(function=loss, spec=made)
     whole = Simulation(spec=made, objective=objective, workers=4).open().run(most_events=cut)
     rest = Simulation(spec=made, objective=objective, workers=2).open(whole.events).run()
-    assert rest.history.sittings == 2
+    assert rest.history.sessions == 2
     assert all(trial.state.final for trial in rest.history.trials)
     recomputed(rest)
 

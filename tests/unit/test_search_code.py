@@ -52,7 +52,7 @@ def test_the_traceback_is_kept_and_the_log_ends_before_the_decision(tmp_path: Pa
     second = Reported(t=3.0, **lease, rows=[Row(2, 3.0, {"score": 2.0})])
     with pytest.raises(UserCodeError) as caught:
         ledger.record(second)
-    assert str(caught.value) == "fragile_scheduler:Fragile raised KeyError: 'my mistake'; mend it, then resume"
+    assert str(caught.value) == "fragile_scheduler:Fragile raised KeyError: 'my mistake'; fix it, then resume"
     assert 'raise KeyError("my mistake")' in caught.value.trace
     assert "planner.py" not in caught.value.trace
     with pytest.raises(UserCodeError):

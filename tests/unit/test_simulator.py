@@ -199,10 +199,10 @@ def test_no_attempt_runs_on_a_machine_that_is_away() -> None:
             assert change is None or event.t <= change, "it reported past the end of its machine"
 
 
-# Several sittings
+# Several sessions
 
 
-def test_a_user_interrupts_and_the_next_sitting_goes_on() -> None:
+def test_a_user_interrupts_and_the_next_session_goes_on() -> None:
     of = spec(schedule={"asha": {"type": "promotion", "reduction_factor": 2}}, trials=8)
     run = Simulation(spec=of, objective=function(of), workers=2).open()
     while not run.history.held:
@@ -214,12 +214,12 @@ def test_a_user_interrupts_and_the_next_sitting_goes_on() -> None:
     held = set(run.history.held)
     assert held
     again = Simulation(spec=of, objective=function(of), workers=2).open(run.events).run()
-    assert again.history.sittings == 2
+    assert again.history.sessions == 2
     assert all(trial.state.final for trial in again.history.trials)
     assert verify(again.events).difference is None
 
 
-def test_the_spec_of_a_new_sitting_may_ask_for_more_trials() -> None:
+def test_the_spec_of_a_new_session_may_ask_for_more_trials() -> None:
     first = run(2, trials=4)
     more = spec(trials=7)
     again = Simulation(spec=more, objective=function(more), workers=2).open(first.events).run()

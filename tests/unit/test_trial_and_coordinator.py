@@ -6,7 +6,7 @@ import time
 
 from regrow.search.events import Ended, Saved
 from regrow.search.history import cost
-from regrow.tasks.messages import Order, Progress
+from regrow.tasks.messages import Progress, Reply
 from regrow.tasks.trial import Trial
 from tests.unit.attempting import Attempting, outcome, save, saving, sent, steps
 from tests.unit.office import MakeOffice
@@ -27,7 +27,7 @@ def test_a_fenced_attempt_ends_and_sends_nothing_more(make_office: MakeOffice, a
                 trial._reporter.flush()
 
     finished = attempt(office, train)
-    assert finished.order.reason == "fenced"
+    assert finished.reply.reason == "fenced"
     assert told == [len(office.told)]
     assert steps(office) == [1, 2]
     assert [e.outcome for e in office.events if isinstance(e, Ended)] == ["lost"]
@@ -35,15 +35,15 @@ def test_a_fenced_attempt_ends_and_sends_nothing_more(make_office: MakeOffice, a
 
 def test_the_same_news_told_twice_changes_nothing(make_office: MakeOffice, attempt: Attempting) -> None:
     office = make_office(schedule="asha", max_steps=9, checkpoint={"keep_last": 1, "keep_best": 0})
-    again: list[tuple[Order, Order]] = []
+    again: list[tuple[Reply, Reply]] = []
     real = office.tell
 
-    def twice(progress: Progress) -> Order:
-        order = real(progress)
+    def twice(progress: Progress) -> Reply:
+        reply = real(progress)
         before = office.events
-        again.append((order, office.wait(office.coordinator.tell(progress))))
+        again.append((reply, office.wait(office.coordinator.tell(progress))))
         assert office.events == before
-        return order
+        return reply
 
     office.tell = twice  # type: ignore[method-assign]  # the network repeats what it delivers
 
@@ -73,7 +73,7 @@ def test_a_coordinator_that_comes_back_goes_on_where_it_was(make_office: MakeOff
     history = office.history
     assert [t.step for t in history.trials] == [9, 9]
     assert [len(t.attempts) for t in history.trials] == [1, 1]
-    assert history.sittings == 1
+    assert history.sessions == 1
 
 
 def test_a_trial_that_is_over_before_anything_was_sent_has_its_seconds_all_the_same(make_office: MakeOffice, attempt: Attempting) -> None:

@@ -23,7 +23,7 @@ def test_a_notice_saves_a_checkpoint_at_the_step_under_way_and_the_next_attempt_
             trial.report({"score": step}, checkpoint=saving(step))
 
     assert outcome(attempt(office, train)) == ("preempted", "preempted", "two minutes left")
-    assert office.told[-1].doomed == ("two minutes left" if node else "")
+    assert office.told[-1].draining == ("two minutes left" if node else "")
     assert attempt(office, train).ended.outcome == "done"
     first, second = office.history.trials[0].attempts
     assert (first.to_step, second.from_step, office.history.lost_steps) == (3, 3, 0)

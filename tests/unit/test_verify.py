@@ -29,7 +29,7 @@ from tests.unit.simulated import Simulation, resumed
 
 
 def a_log(seed: int = 1, **changes: Any) -> list[AnyEvent]:
-    """Two sittings with losses, and every kind of decision in them."""
+    """Two sessions with losses, and every kind of decision in them."""
     first = Simulation(seed=seed, slots=3, trials=8, lose=0.05).open(retries={"infrastructure": 1000}, **changes).run()
     return resumed(first.events[: len(first.events) // 2], seed=seed, slots=2, trials=8).events
 

@@ -70,5 +70,5 @@ def test_an_attempt_that_died_with_its_driver_wasted_nothing_in_the_time_until_t
     history = fold(*begin(1, 10.0), rows(1, 1, 2), opened(1000.0, driver="driver-2"), Ended(
         t=1000.0, trial=0, attempt=1, outcome="lost", cause="preempted", by="planner"
     ))
-    # The last word of the sitting before came at 99 s; its last step was done at 12 s.
+    # The last word of the session before came at 99 s; its last step was done at 12 s.
     assert waste.of_all(history) == {"preempted": waste.Waste(attempts=1, steps=0, seconds=87.0)}

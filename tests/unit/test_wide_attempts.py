@@ -20,7 +20,7 @@ def test_a_wide_attempt_gets_no_more_than_what_is_free() -> None:
     assert (event.trial, event.width) == (2, 1), "at least one"
 
 
-def test_with_fewer_slots_in_the_next_sitting_it_gets_fewer() -> None:
+def test_with_fewer_slots_in_the_next_session_it_gets_fewer() -> None:
     desk = Desk({}, slots=4, trials=1, options={"widths": {"0": 4}})
     desk.tell(Closing(t=desk.t, status="interrupted", why="by the user", by="user"))
     desk.end(0)

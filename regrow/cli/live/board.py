@@ -48,7 +48,7 @@ class Board:
         self.spent = 0
         """Steps that were done, those that were done again included."""
         self.began = False
-        """Whether an attempt has begun in this sitting."""
+        """Whether an attempt has begun in this session."""
         self._slot_s = 0.0
         self._shown_best: int | None = None
         self._failed: dict[str, int] = {}
@@ -165,7 +165,7 @@ class Board:
                 return [words.revival(history.trials[event.trial])]
             case Closing():
                 return [f"ending: {event.why}"] if event.why else []
-            case Closed() if history.sittings:
+            case Closed() if history.sessions:
                 self.heard.clear()
                 return []
             case _:
@@ -179,7 +179,7 @@ class Board:
         self.ends.add(event.t, 0)
         self.steps_done.add(event.t, 0)
         self.began = False
-        if self.history.sittings == 1:
+        if self.history.sessions == 1:
             return []
         if not self.history.orphans:
             return ["goes on"]

@@ -96,10 +96,10 @@ class Viewer:
         self._told_up_to = number
 
     def take(self, segments: Segments) -> None:
-        """The next segments of the log. Of those that are there when the looking begins the newest sitting is told."""
+        """The next segments of the log. Of those that are there when the looking begins the newest session is told."""
         looking, more = self._told_up_to is None, full(segments)
         for number, lines in segments:
-            if looking and _begins_sitting(lines):
+            if looking and _begins_session(lines):
                 self._untold.clear()
             with self._folding:
                 told = [line for event in map(decode, lines) for line in self.board.apply(event)]
@@ -157,5 +157,5 @@ def standing(board: Board, now: float) -> str:
     return ", ".join(parts)
 
 
-def _begins_sitting(lines: Sequence[bytes]) -> bool:
+def _begins_session(lines: Sequence[bytes]) -> bool:
     return any(b'"opened"' in line[:64] and isinstance(event := decode(line), Opened) and event.by == "driver" for line in lines)

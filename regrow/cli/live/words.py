@@ -5,7 +5,7 @@ from __future__ import annotations
 from regrow.cli.live.incidents import Absence, Loss
 from regrow.cli.text import duration, ends, number
 from regrow.infra.prefect.events import again
-from regrow.search.durations import told
+from regrow.search.durations import in_words
 from regrow.search.events import Ended
 from regrow.search.history import History, Trial
 from regrow.tasks.traces import one_line
@@ -66,7 +66,7 @@ def seconds(span: float) -> str:
 
 def heard(span: float, usual: float) -> str:
     """How long ago a trial reported; 'silent 4 min' after a minute and three times as long as it `usual`ly takes."""
-    return f"silent {told(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
+    return f"silent {in_words(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
 
 
 def ago(span: float) -> str:

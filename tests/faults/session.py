@@ -1,4 +1,4 @@
-"""One sitting of an experiment in one thread of control: driver, coordinator and workers as virtual processes.
+"""One session of an experiment in one thread of control: driver, coordinator and workers as virtual processes.
 
 Coordinator, ledger, log, `run_attempt` and checkpoints are the real ones. What Ray does (messages, restarts of the
 coordinator, sent again what was not answered) and what the flow does (`flows/run.py`: poll, submit, watch, sweep) is
@@ -22,7 +22,7 @@ from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Opened
 from regrow.search.spec import Spec
 from regrow.tasks import attempt
-from regrow.tasks.messages import Assignment, Job, Order, Progress
+from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from tests.faults.still import Deferred
 from tests.faults.world import Gone, Killed, Process, View, World
 
@@ -47,12 +47,12 @@ class Here:
 class Worker:
     """A worker process: runs one attempt, and others after it if it is told to carry on."""
 
-    def __init__(self, sitting: Sitting, assignment: Assignment) -> None:
-        self.process = Process(f"worker {assignment.trial}/{assignment.attempt}", yields=sitting.plan.slots > 1)
+    def __init__(self, session: Session, assignment: Assignment) -> None:
+        self.process = Process(f"worker {assignment.trial}/{assignment.attempt}", yields=session.plan.slots > 1)
         self.assignment, self.task_run = assignment, f"run-{assignment.trial}"
-        self._sitting = sitting
+        self._session = session
         self.asked: Progress | None = None
-        self.task: asyncio.Task[Order] | None = None
+        self.task: asyncio.Task[Reply] | None = None
         self.cut_off = False
         """Nobody counts on it any more, but it goes on."""
         self.failure: BaseException | None = None
@@ -92,39 +92,39 @@ class Worker:
             self.process.end()
 
     def _carry(self) -> None:
-        sitting, assignment = self._sitting, self.assignment
-        carry_on = sitting.plan.carry_on
+        session, assignment = self._session, self.assignment
+        carry_on = session.plan.carry_on
         while True:
             done = attempt.run_attempt(
-                sitting.job, assignment, self, View(sitting.world, self.process, late=sitting.plan.late),
+                session.job, assignment, self, View(session.world, self.process, late=session.plan.late),
                 host=Here(), task_run=self.task_run, carry_on=lambda: carry_on,
             )
-            if done.order.reason == "fenced" or done.order.next is None:
+            if done.reply.reason == "fenced" or done.reply.next is None:
                 return
-            assignment = done.order.next
+            assignment = done.reply.next
 
-    def tell(self, progress: Progress) -> Order:
-        """See Desk."""
-        world, what = self._sitting.world, f"message {progress.trial}/{progress.attempt}"
+    def tell(self, progress: Progress) -> Reply:
+        """See CoordinatorClient."""
+        world, what = self._session.world, f"message {progress.trial}/{progress.attempt}"
         try:
             world.pass_by(self.process, "message", "before", what)
             self.asked = progress
             self.process.wait()
             assert self.task is not None
-            order = self.task.result()
+            reply = self.task.result()
             self.asked = self.task = None
-            self._sitting.answered(progress, order)
+            self._session.answered(progress, reply)
             world.pass_by(self.process, "message", "after", what)
         except Gone:
             raise Killed from None
-        return order
+        return reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The experiment: its specification, how many attempts at a time, whether short trials share a task run.
 
-    `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a sitting before, in which each trial
+    `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session before, in which each trial
     raised; they are tried again. `trials`: the total from then on, None: as specified.
     """
 
@@ -137,7 +137,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Sitting:
+class Session:
     """A driver with all that it starts. `seed` orders what could happen at once."""
 
     world: World
@@ -145,8 +145,8 @@ class Sitting:
     driver: str = "driver-1"
     seed: int = 0
     trials: int | None = None
-    on_submit: Callable[[Sitting, Assignment], None] | None = None
-    on_answer: Callable[[Sitting, Progress, Order], None] | None = None
+    on_submit: Callable[[Session, Assignment], None] | None = None
+    on_answer: Callable[[Session, Progress, Reply], None] | None = None
     status: str | None = None
     """How it ended; None while it goes on."""
     workers: list[Worker] = field(default_factory=list)
@@ -179,14 +179,14 @@ class Sitting:
         if self.status is None:
             self.kill()
 
-    def open(self) -> Sitting:
+    def open(self) -> Session:
         """The driver starts its coordinator, which claims the log. The user wishes only once that what failed is tried again."""
         if self.plan.broken is not None:
             self._wishes = not any(isinstance(e, Opened) and e.retry_failed for e in read_events(self.world.store))
         self._coordinate()
         return self
 
-    def run(self, until: Callable[[], bool] = lambda: False) -> Sitting:
+    def run(self, until: Callable[[], bool] = lambda: False) -> Session:
         """Goes on to the end, or until `until()`."""
         while self.status is None and not until():
             self.step()
@@ -211,7 +211,7 @@ class Sitting:
         if self.world.broken:
             raise self.world.broken[0]
 
-    def finish(self) -> Sitting:
+    def finish(self) -> Session:
         """What the flow does at its end, after a status other than "superseded": collects what nothing refers to."""
         store = View(self.world, self.process)
         history = replay(store)
@@ -228,10 +228,10 @@ class Sitting:
         if hasattr(self, "_loop"):
             self._close()
 
-    def answered(self, progress: Progress, order: Order) -> None:
+    def answered(self, progress: Progress, reply: Reply) -> None:
         """An attempt hears the answer to its message."""
         if self.on_answer is not None:
-            self.on_answer(self, progress, order)
+            self.on_answer(self, progress, reply)
 
     # ---- actions ---------------------------------------------------------------------------------------------------
 

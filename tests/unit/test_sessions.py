@@ -1,4 +1,4 @@
-"""What an experiment's next sitting may have otherwise: taken over, told, and part of what its decisions follow from."""
+"""What an experiment's next session may have otherwise: taken over, told, and part of what its decisions follow from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import encode
 from regrow.search.planning.verify import verify
-from regrow.search.spec import PER_SITTING, Spec
+from regrow.search.spec import PER_SESSION, Spec
 from tests.unit.simulated import SPEC, Simulation
 
 NAME = SPEC["name"]
@@ -31,7 +31,7 @@ def places(tmp_path: Path) -> Places:
 
 
 def sit(prepared: Prepared, driver: str) -> None:
-    """The coordinator's part of the beginning of a sitting."""
+    """The coordinator's part of the beginning of a session."""
     opening = Opening(
         id="00000000-0000-0000-0000-000000000001", spec=prepared.spec.model_dump(mode="json"), slots=1, trials=prepared.trials,
         flow_run=None, code=None, versions={},
@@ -51,7 +51,7 @@ OTHER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("key", PER_SITTING)
+@pytest.mark.parametrize("key", PER_SESSION)
 def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, key: str) -> None:
     again(places, spec(), "d1")
     changed = again(places, spec(**{key: OTHER[key]}), "d2")
