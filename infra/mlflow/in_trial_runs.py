@@ -19,6 +19,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
 from mlflow.exceptions import MlflowException, RestException
 
+from regrow.infra.machine import outage
 from regrow.infra.mlflow import parent_run
 from regrow.infra.mlflow.in_trial import ATTEMPT_TAG, PARENT_TAG, TRIAL_TAG, Tracked
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
@@ -29,7 +30,7 @@ FLUSH_SECONDS = 20.0
 """How long the end of an attempt waits for what MLflow's threads still have to send."""
 _POINTS, _PARAMS = 1000, 100
 """In one request, MLflow's own limits."""
-_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
+_SERVER_ERROR = 500
 _CARRIERS = ("requests", "urllib3")
 
 _T = TypeVar("_T")
@@ -50,7 +51,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def _is_trouble(status: int) -> bool:
-    return status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
+    return outage.is_outage(status)
 
 
 def _is_mlflows(error: BaseException) -> bool:

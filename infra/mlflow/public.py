@@ -17,6 +17,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
+from regrow.infra.machine.outage import is_outage
 from regrow.infra.mlflow.experiment import open_experiment
 from regrow.infra.mlflow.updates import (
     CURSOR_TAG,
@@ -39,7 +40,6 @@ from regrow.infra.mlflow.updates import (
 _THREADS: Final = 4
 _AT_ONCE: Final = 10_000
 """Points that are handed to the client at a time; it sends 1,000 a request."""
-_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class PublicWriter:
         except MlflowException as error:
             # Connection failures come as INTERNAL_ERROR, which counts as 500.
             status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
-            if status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS:
+            if is_outage(status):
                 raise unavailable(self._target, error) from error
             raise refusal(self._target, error) from error
         except (OSError, requests.RequestException) as error:

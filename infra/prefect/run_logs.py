@@ -15,6 +15,7 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import LogCreate
 
+from regrow.infra.machine.outage import is_outage
 from regrow.infra.prefect.server import answers
 from regrow.tasks.messages import LogLine
 
@@ -27,14 +28,13 @@ LAST_SECONDS = 5.0
 """How long the end waits for the server to have them all."""
 
 
-_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
 
 def is_away(error: httpx.HTTPError) -> bool:
     """Whether Prefect's server is away or overloaded, and may take the same later; otherwise it refuses it."""
     if not isinstance(error, httpx.HTTPStatusError):
         return True
-    return error.response.status_code >= _SERVER_ERROR or error.response.status_code == _TOO_MANY_REQUESTS
+    return is_outage(error.response.status_code)
 
 
 class RunLogs:
