@@ -48,9 +48,9 @@ class Experiment:
         interrupting the kernel is Ctrl-C: running attempts save a checkpoint, and running the cell again goes on.
         Raises UserError for an environment in which it cannot run.
         """
-        from regrow.cli.live import Live
-        from regrow.cli.live.output import Terminal
         from regrow.launch import launch
+        from regrow.live import Live
+        from regrow.live.output import Terminal
         from regrow.notebook import NotebookViewer, in_notebook
 
         places = Places.at(self.spec.state).writable()
@@ -70,7 +70,7 @@ class Experiment:
 
 def _last_lines(history: History, places: Places) -> Iterator[str]:
     """How it ended, and how to go on from a notebook."""
-    from regrow.cli.text import ending
+    from regrow.live.text import ending
 
     yield from ending(history, places)
     if history.closed is not None and history.closed.status in ("interrupted", "stopped"):

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
-from regrow.cli import text
-from regrow.cli.live.board import Board
-from regrow.cli.live.viewer import Viewer, standing
 from regrow.infra.log.log import Segments
 from regrow.infra.views import summaries
+from regrow.live import text
+from regrow.live.board import Board
+from regrow.live.viewer import Viewer, standing
 from regrow.search.history import History, Trial
 
 PERIOD_SECONDS = 0.5

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from regrow.cli.live.board import Board
-from regrow.cli.live.grid import Signs
-from regrow.cli.live.layout import compose
 from regrow.infra.log.reading import read_events
 from regrow.infra.state.places import Places
+from regrow.live.board import Board
+from regrow.live.grid import Signs
+from regrow.live.layout import compose
 
 WIDTH, HEIGHT = 118, 36
 DULL = "484f58 ff7b72 3fb950 d29922 58a6ff bc8cff 39c5cf b1bac4"

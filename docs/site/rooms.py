@@ -2,7 +2,8 @@
 
 A room is a folder with an `__init__`; a folder below it that has one, too, is a room by itself. An arrow says that a module of
 one room imports from another room, wherever in the module the import stands. An arrow is left out where others lead from the
-same room to the same room, so the picture changes with the structure of the code and not with each import.
+same room to the same room, so the picture changes with the structure of the code and not with each import. `__main__`, which
+nobody imports, is in no room.
 
 `python docs/site/rooms.py` writes the diagram into the page; docs/site/diagrams.py then draws it.
 """
@@ -35,7 +36,11 @@ def sources(root: Path = ROOT) -> dict[str, str]:
 def arrows(code: Mapping[str, str]) -> set[Arrow]:
     """Every pair of rooms of which the first imports from the second. `code` as `sources` returns it."""
     rooms = {name.removesuffix(".__init__"): _room(name, code) for name in code}
-    found = {(_room(name, code), rooms[module]) for name, source in code.items() for module in _imported(source, rooms)}
+    found = {
+        (_room(name, code), rooms[module])
+        for name, source in code.items() if not name.endswith(".__main__")
+        for module in _imported(source, rooms)
+    }
     return {(importer, imported) for importer, imported in found if importer != imported}
 
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from regrow.cli import text
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
+from regrow.live import text
 from regrow.tasks.errors import UserError
 
 

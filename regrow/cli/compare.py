@@ -11,7 +11,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from regrow.cli import text
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, StateOption
 from regrow.infra.log.reading import stream_events
@@ -20,6 +19,7 @@ from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.infra.views.comparison import Course, best_configuration, course, differing
 from regrow.infra.views.comparison import compare as compared
+from regrow.live import text
 from regrow.tasks.errors import UserError
 from regrow.tasks.traces import one_line
 

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from regrow.cli import tables, text
+from regrow.cli import tables
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, StateOption
 from regrow.infra.log.log import CorruptLog
@@ -23,6 +23,7 @@ from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import HalfRemoved, Places
 from regrow.infra.views import summaries
+from regrow.live import text
 from regrow.search.history import History
 from regrow.tasks import disk
 from regrow.tasks.errors import UserError

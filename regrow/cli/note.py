@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from regrow.cli import text
 from regrow.cli.options import NameArgument, StateOption
 from regrow.infra.mlflow.catch_up import tell_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
+from regrow.live import text
 
 
 def note(

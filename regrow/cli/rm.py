@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from regrow.cli import text
 from regrow.cli.options import StateOption
 from regrow.infra.housekeeping import removal
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
+from regrow.live import text
 from regrow.tasks import disk
 from regrow.tasks.errors import UserError
 

@@ -21,10 +21,10 @@ def run_session(
 
     `spec` None: the specification that is in the log. `trials` None: the total number of trials stays.
     """
-    from regrow.cli.live import Live
-    from regrow.cli.live.output import Terminal, only_events
-    from regrow.cli.text import ending
     from regrow.launch import launch
+    from regrow.live import Live
+    from regrow.live.output import Terminal, only_events
+    from regrow.live.text import ending
 
     with only_events() if as_json else nullcontext() as events:
         console = Terminal(highlight=False, stderr=as_json)

@@ -7,7 +7,7 @@ import time
 
 from rich.text import Text
 
-from regrow.cli import tables, text
+from regrow.cli import tables
 from regrow.cli.console import plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
 from regrow.infra.log.reading import stream_events
@@ -15,13 +15,14 @@ from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
+from regrow.live import text
 
 
 def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Show how an experiment stands."""
-    from regrow.cli.live.board import Board
-    from regrow.cli.live.grid import signs_of
-    from regrow.cli.live.sections import report
+    from regrow.live.board import Board
+    from regrow.live.grid import signs_of
+    from regrow.live.sections import report
 
     places = Places.at(state)
     store, board = places.known(name), Board(name)

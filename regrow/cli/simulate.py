@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from regrow.cli import tables, text
+from regrow.cli import tables
 from regrow.cli.options import JsonOption
 from regrow.infra.views import summaries
+from regrow.live import text
 
 
 def simulate(

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from regrow.cli.text import config, ranked, value
 from regrow.infra.log.rows import Sorted
 from regrow.infra.views import summaries
+from regrow.live.text import config, ranked, value
 from regrow.search.history import History, Trial
 
 _AT_ONCE = 1000

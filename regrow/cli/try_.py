@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.text import ends, number, settings
+from regrow.live.text import ends, number, settings
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row, Saved
 from regrow.tasks.errors import UserError

@@ -10,15 +10,15 @@ from contextlib import nullcontext
 from rich.console import Console
 
 from regrow.cli import exit_codes
-from regrow.cli.live import Viewer, words
-from regrow.cli.live.output import Events, only_events
 from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
-from regrow.cli.text import ending
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.log import full
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
+from regrow.live import Viewer, words
+from regrow.live.output import Events, only_events
+from regrow.live.text import ending
 from regrow.search.history import History
 from regrow.search.spec import NAME
 from regrow.tasks.errors import UserError

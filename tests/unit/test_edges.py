@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from regrow.cli import text
-from regrow.cli.live.board import Board
 from regrow.cli.stop import stop
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.stopping import stop_requests
@@ -20,6 +18,8 @@ from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import request_stop
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
+from regrow.live import text
+from regrow.live.board import Board
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Proposed, Started
 from regrow.search.history import History
@@ -142,7 +142,7 @@ def test_an_ending_that_has_begun_answers_who_asks_for_a_stop_meanwhile(tmp_path
 
 SPEAKS = """
 import sys, time
-from regrow.cli.live.output import Terminal
+from regrow.live.output import Terminal
 
 console = Terminal()
 console.print("one")

@@ -16,9 +16,6 @@ import yaml
 from regrow.cli.compare import compare
 from regrow.cli.console import plain_console
 from regrow.cli.cp import cp
-from regrow.cli.live.board import Board
-from regrow.cli.live.grid import signs_of
-from regrow.cli.live.layout import compose
 from regrow.cli.ls import Order, ls
 from regrow.cli.mv import mv
 from regrow.cli.note import note
@@ -33,6 +30,9 @@ from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import HalfRemoved, Places
 from regrow.infra.state.spec_file import read_spec
 from regrow.infra.stores.local import LocalStore
+from regrow.live.board import Board
+from regrow.live.grid import signs_of
+from regrow.live.layout import compose
 from regrow.result import open as opened
 from regrow.search.errors import SpecError
 from regrow.search.planning.simulator import FunctionObjective, simulate

@@ -9,8 +9,8 @@ import time
 import pytest
 from rich.console import Console
 
-from regrow.cli.live.output import Events
-from regrow.cli.live.viewer import Viewer
+from regrow.live.output import Events
+from regrow.live.viewer import Viewer
 from regrow.search.events import AnyEvent, encode
 from regrow.search.planning.simulator import Simulation
 from tests.unit.watched import simulated

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from regrow.cli import text
-from regrow.cli.live import words
-from regrow.cli.live.board import Board
-from regrow.cli.live.grid import ASCII, Column, Signs, flow, lines, spark
-from regrow.cli.live.layout import compose
-from regrow.cli.live.pace import Pace
+from regrow.live import text, words
+from regrow.live.board import Board
+from regrow.live.grid import ASCII, Column, Signs, flow, lines, spark
+from regrow.live.layout import compose
+from regrow.live.pace import Pace
 from regrow.search.events import AnyEvent, Began, Decided, Ended, Opened
 from regrow.search.history import cost
 from regrow.search.planning.simulator import Simulation

@@ -11,8 +11,6 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from regrow.cli.live.board import Board
-from regrow.cli.text import ending, retry, summary
 from regrow.infra.coordinator.claim import Opening, claimed
 from regrow.infra.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
@@ -23,6 +21,8 @@ from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
 from regrow.infra.views import summaries
+from regrow.live.board import Board
+from regrow.live.text import ending, retry, summary
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
 from regrow.search.history import History
 from tests.unit.revived import failed_after, failing, retried, simulated, until

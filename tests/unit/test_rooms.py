@@ -9,6 +9,7 @@ from docs.site.rooms import arrows, essential, in_page, mermaid, sources
 
 CODE = {
     "regrow.__init__": "from regrow.flows.run import run\nimport regrow.search",
+    "regrow.__main__": "from regrow.infra.log import ledger",
     "regrow.flows.__init__": "",
     "regrow.flows.run": "def run():\n    from regrow.infra.views.figures import draw\n    import ray, regrow.infra.log.ledger",
     "regrow.infra.__init__": '"""Nothing but rooms."""',
@@ -73,6 +74,10 @@ def test_the_picture_frames_the_rooms_of_one_folder_and_thickens_circles() -> No
 def test_the_picture_in_the_docs_is_that_of_the_code() -> None:
     page = rooms.PAGE.read_text()
     assert page == in_page(page, arrows(sources())), "python docs/site/rooms.py writes it, docs/site/diagrams.py draws it"
+
+
+def test_no_rooms_import_in_a_circle() -> None:
+    assert "==" not in mermaid(arrows(sources())), "thick arrows are those of a circle"
 
 
 def test_a_page_without_a_place_for_the_picture_is_refused() -> None:

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from regrow.cli import text
-from regrow.cli.live import words
-from regrow.cli.live.board import Board
-from regrow.cli.live.grid import Column, Signs, lines, spark
-from regrow.cli.live.incidents import Absence, Loss
-from regrow.cli.live.scheduling import scheduling
-from regrow.cli.live.section import Section
+from regrow.live import text, words
+from regrow.live.board import Board
+from regrow.live.grid import Column, Signs, lines, spark
+from regrow.live.incidents import Absence, Loss
+from regrow.live.scheduling import scheduling
+from regrow.live.section import Section
 from regrow.search.history import History, Trial
 from regrow.tasks.traces import one_line
 

@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from rich.console import Console
 from rich.text import Text
 
-from regrow.cli import text
-from regrow.cli.live.board import Board
-from regrow.cli.live.grid import signs_of
-from regrow.cli.live.layout import compose
-from regrow.cli.live.output import Events
-from regrow.cli.live.screen import Screen
 from regrow.infra.log.log import Segments, full
 from regrow.infra.state.notes import NONE, Notes
+from regrow.live import text
+from regrow.live.board import Board
+from regrow.live.grid import signs_of
+from regrow.live.layout import compose
+from regrow.live.output import Events
+from regrow.live.screen import Screen
 from regrow.search.events import Opened, decode
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.traces import one_line

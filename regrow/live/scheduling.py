@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from regrow.cli import text
-from regrow.cli.live import words
-from regrow.cli.live.board import Board
-from regrow.cli.live.decisions import Rung
-from regrow.cli.live.grid import Column, Signs, lines
-from regrow.cli.live.section import Section
+from regrow.live import text, words
+from regrow.live.board import Board
+from regrow.live.decisions import Rung
+from regrow.live.grid import Column, Signs, lines
+from regrow.live.section import Section
 from regrow.tasks.traces import one_line
 
 

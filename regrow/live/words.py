@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from regrow.cli.live.incidents import Absence, Loss
-from regrow.cli.text import duration, ends, number
 from regrow.infra.prefect.events import again
+from regrow.live.incidents import Absence, Loss
+from regrow.live.text import duration, ends, number
 from regrow.search.durations import in_words
 from regrow.search.events import Ended
 from regrow.search.history import History, Trial

@@ -1,7 +1,7 @@
 """The live view of a running experiment: it follows the log, nothing else.
 
 `board` folds the log and keeps what a picture needs, `layout` and `sections` make a picture of it for a terminal of any size,
-`screen` draws that, `viewer` decides between pictures, lines and events.
+`screen` draws that, `viewer` decides between pictures, lines and events. `text` has the words that all commands use.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from rich.console import Console
 
-from regrow.cli.live.output import Events
-from regrow.cli.live.viewer import Viewer
 from regrow.infra.log.log import Log, full
 from regrow.infra.state.notes import NONE, Notes
+from regrow.live.output import Events
+from regrow.live.viewer import Viewer
 from regrow.tasks.ports import Store
 
 REFRESH_SECONDS = 0.5

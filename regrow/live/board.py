@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from regrow.cli.live import words
-from regrow.cli.live.decisions import Decisions
-from regrow.cli.live.incidents import Absence, Incidents
-from regrow.cli.live.leaders import Leaders
-from regrow.cli.live.pace import Pace
+from regrow.live import words
+from regrow.live.decisions import Decisions
+from regrow.live.incidents import Absence, Incidents
+from regrow.live.leaders import Leaders
+from regrow.live.pace import Pace
 from regrow.search import schedulers
 from regrow.search.events import (
     AnyEvent,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from regrow.cli import text
-from regrow.cli.live import words
-from regrow.cli.live.board import Board
-from regrow.cli.live.grid import Signs, bar, cut, flow
-from regrow.cli.live.section import Section
-from regrow.cli.live.sections import sections
 from regrow.infra.state.notes import NONE, Notes
+from regrow.live import text, words
+from regrow.live.board import Board
+from regrow.live.grid import Signs, bar, cut, flow
+from regrow.live.section import Section
+from regrow.live.sections import sections
 from regrow.search.history import cost
 from regrow.tasks.traces import one_line
 
