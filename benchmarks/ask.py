@@ -25,7 +25,7 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from regrow.search.samplers import Result, Sampler, Status, make
+from regrow.search.samplers import Result, Sampler, TrialStatus, make
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 
@@ -61,7 +61,7 @@ def results(count: int, *, early: bool = False) -> list[Result]:
         loss = abs(math.log10(config["lr"]) + 3) + config["dropout"] + abs(config["layers"] - 3) / 6
         value = loss + number % 97 / 970
         curve = [(step, value + 1 / step) for step in range(1, 10 if number % 9 == 0 else 4)] if early else []
-        status: Status = "stopped" if early and number % 9 else "done"
+        status: TrialStatus = "stopped" if early and number % 9 else "done"
         told.append(Result(number=number, config=config, status=status, value=value, intermediate=curve))
     return told
 

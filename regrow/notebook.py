@@ -19,7 +19,7 @@ from regrow.infra.views import summaries
 from regrow.live import text
 from regrow.live.board import Board
 from regrow.live.viewer import Viewer, standing
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 
 PERIOD_SECONDS = 0.5
 """Between two pictures: each is a message to the browser."""
@@ -38,7 +38,7 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def table(history: History, shown: Sequence[Trial]) -> str:
+def table(history: History, shown: Sequence[TrialRecord]) -> str:
     """These trials with their best values and configurations; "" for none."""
     from regrow.infra.figures.series import short
 

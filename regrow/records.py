@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
-from regrow.search.history import Attempt, History, Trial
+from regrow.search.history import Attempt, History, TrialRecord
 
 
 class Checkpoints(Protocol):
@@ -110,7 +110,7 @@ def best_result(history: History, places: Places, source: Checkpoints) -> BestRe
     )
 
 
-def trial_result(history: History, trial: Trial, places: Places) -> TrialResult:
+def trial_result(history: History, trial: TrialRecord, places: Places) -> TrialResult:
     """What is known of a trial."""
     standing = summaries.standing_step(history, trial)
     value, step = trial.best or (None, None)

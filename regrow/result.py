@@ -17,7 +17,7 @@ from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.records import BestResult, TrialResult, best_result, trial_result
 from regrow.search.events import decode
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
@@ -205,7 +205,7 @@ class Result:
         write(self._rows, folder)
         return Path(folder)
 
-    def _trial(self, number: int) -> Trial:
+    def _trial(self, number: int) -> TrialRecord:
         count = len(self._history.trials)
         if not 0 <= number < count:
             there = f"there are trials 0 to {count - 1}" if count else "there are none yet"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.planning.planner import seed_for
 from regrow.tasks.messages import Assignment
 
@@ -21,7 +21,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
     )
 
 
-def story(trial: Trial, attempt: int) -> str:
+def story(trial: TrialRecord, attempt: int) -> str:
     """For people: why there is another attempt, and from where it goes on. Empty for the first."""
     if attempt == 1:
         return ""

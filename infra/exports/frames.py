@@ -15,7 +15,7 @@ from regrow.infra.log.rows import Rows, Sorted
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.search.events import Row
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.history.waste import of_trial
 from regrow.search.space.domains import Choice, Constant, Domain, Int, Json
 
@@ -136,11 +136,11 @@ def _metric(name: str, rows: Iterable[Mapping[str, float | None]]) -> Column:
     return Column(name=f"metrics.{name}", kind="number", cells=[row.get(name) for row in rows])
 
 
-def _ended(trial: Trial) -> float | None:
+def _ended(trial: TrialRecord) -> float | None:
     return trial.attempts[-1].t_ended if trial.state.final and trial.attempts else None
 
 
-def _seconds(trial: Trial) -> float | None:
+def _seconds(trial: TrialRecord) -> float | None:
     ran = [a.t_ended - a.t_began for a in trial.attempts if a.t_began is not None and a.t_ended is not None]
     return max(0.0, sum(ran)) if ran else None
 
@@ -168,7 +168,7 @@ def _metrics(names: Iterable[str], part: Sequence[Step]) -> Table:
     return [_metric(name, [row.metrics for _, _, row in part]) for name in names]
 
 
-def _config(trial: Trial, step: int) -> Mapping[str, Json]:
+def _config(trial: TrialRecord, step: int) -> Mapping[str, Json]:
     """The configuration with which a step was done."""
     return next((change.config for change in reversed(trial.changes) if change.step < step), trial.proposed)
 

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.search.constraints import Constraint
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.samplers.tpe_axes import axis
@@ -76,7 +76,7 @@ def _about(history: History) -> dict[str, Json]:
     return {key: value for key, value in about.items() if value not in (None, {}, [])}
 
 
-def _notes(history: History, best: Trial | None) -> Iterator[str]:
+def _notes(history: History, best: TrialRecord | None) -> Iterator[str]:
     """What the study cannot say, or says otherwise than regrow does."""
     if best is not None and best.state is not State.DONE:
         yield f"the best value is that of trial {best.number}, which is {best.state.value}: Optuna's best trial is a complete one"
@@ -152,7 +152,7 @@ class _Trials:
         """All of them, by number."""
         return map(self._frozen, self._history.trials)
 
-    def _frozen(self, trial: Trial) -> FrozenTrial:
+    def _frozen(self, trial: TrialRecord) -> FrozenTrial:
         state, values = self._end(trial)
         active = [one for one in self._axes if one.parameter.name in trial.proposed]
         step = summaries.standing_step(self._history, trial)
@@ -170,7 +170,7 @@ class _Trials:
             intermediate_values=dict(enumerate(trial.values, start=1)),
         )
 
-    def _end(self, trial: Trial) -> tuple[TrialState, list[float] | None]:
+    def _end(self, trial: TrialRecord) -> tuple[TrialState, list[float] | None]:
         """State and values. One that is done without a value that can be compared has failed in Optuna's eyes."""
         values = self._values(trial)
         match trial.state:
@@ -182,19 +182,19 @@ class _Trials:
                 return TrialState.FAIL, None
         return TrialState.RUNNING if trial.attempts else TrialState.WAITING, None
 
-    def _values(self, trial: Trial) -> list[float] | None:
+    def _values(self, trial: TrialRecord) -> list[float] | None:
         row = trial.curve.metrics(summaries.standing_step(self._history, trial))
         values = [value for metric in self._metrics if (value := row.get(metric.name)) is not None]
         return values if len(values) == len(self._metrics) else None
 
-    def _violations(self, trial: Trial, step: int) -> dict[str, Json]:
+    def _violations(self, trial: TrialRecord, step: int) -> dict[str, Json]:
         """As a list, which optuna-dashboard looks for; Optuna reads it, too."""
         if not self._limits or not step:
             return {}
         row = trial.curve.metrics(step)
         return {_CONSTRAINTS_KEY: [min(limit.violation(row), _MOST) for limit in self._limits]}
 
-    def _attributes(self, trial: Trial, step: int) -> dict[str, Json]:
+    def _attributes(self, trial: TrialRecord, step: int) -> dict[str, Json]:
         last = trial.attempts[-1] if trial.attempts else None
         nodes = [a.node for a in trial.attempts if a.node]
         found: dict[str, Any] = {

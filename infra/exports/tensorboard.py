@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from regrow.infra.log.rows import Rows, Sorted
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.space import Parameter
 from regrow.search.space.domains import Choice, Constant, Float, Int, Json
@@ -94,7 +94,7 @@ def _put(run: Path, events: Iterable[_Event]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _events(history: History, trial: Trial, found: Sorted) -> Iterator[_Event]:
+def _events(history: History, trial: TrialRecord, found: Sorted) -> Iterator[_Event]:
     begun = trial.attempts[0].t_started if trial.attempts else history.t_created
     yield event_pb2.Event(wall_time=begun, file_version="brain.Event:2")
     # Whatever an earlier export said of this run is forgotten by a TensorBoard that read it.
@@ -120,7 +120,7 @@ def _best(history: History) -> str:
     return f"best/{history.objective.name}"
 
 
-def _changing(trial: Trial, step: int) -> list[tuple[str, float]]:
+def _changing(trial: TrialRecord, step: int) -> list[tuple[str, float]]:
     """The parameters with which a step was done, where the schedule changes them: curves of their own."""
     if not trial.changes:
         return []
@@ -189,7 +189,7 @@ def _plain(parameter: Parameter, value: Json) -> Json:
     return value
 
 
-def _start(history: History, trial: Trial, begun: float) -> _Message:
+def _start(history: History, trial: TrialRecord, begun: float) -> _Message:
     start = plugin_hparams_pb2.SessionStartInfo(start_time_secs=begun)
     for parameter in _parameters(history):
         if parameter.name in trial.config:

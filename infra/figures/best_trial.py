@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, GREY, finished, safe
 from regrow.infra.log.rows import Rows
-from regrow.search.history import Trial
+from regrow.search.history import TrialRecord
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -60,7 +60,7 @@ def figure(told: Rows) -> Figure | None:
     return finished(made, height=max(300, 90 + 150 * len(names)), note=" ".join(notes))
 
 
-def _lines(rows: Rows, trial: Trial, first: list[str]) -> tuple[int, dict[str, series.Line]]:
+def _lines(rows: Rows, trial: TrialRecord, first: list[str]) -> tuple[int, dict[str, series.Line]]:
     """How many metrics a trial reported, and the lines of MOST of them: the first ones, then as they appeared."""
     names = dict.fromkeys(first)
     drawn = {name: series.Line(trial.step, POINTS) for name in first[:MOST]}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, objective_axis, safe
 from regrow.infra.log.rows import Rows
-from regrow.search.history import Trial
+from regrow.search.history import TrialRecord
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -72,7 +72,7 @@ def figure(told: Rows) -> Figure | None:
     return finished(made, note=note.strip(), height=460)
 
 
-def _joined(trials: Sequence[Trial], most: int) -> dict[str, Any]:
+def _joined(trials: Sequence[TrialRecord], most: int) -> dict[str, Any]:
     """All lines in one trace, with gaps between them: Plotly takes a hundred times as long for a thousand traces."""
     import numpy as np
 

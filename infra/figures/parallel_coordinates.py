@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from regrow.infra.figures import parameters, series
 from regrow.infra.figures.look import BEST, GREY, finished, safe, shade
 from regrow.infra.log.rows import Rows
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -82,7 +82,7 @@ def figure(told: Rows) -> Figure | None:
     return finished(made, height=460, note=" ".join(notes), min_width=105 * len(columns))
 
 
-def _lines(made: Figure, columns: list[Column], trials: list[Trial], places: range, colour: str, *, width: float) -> None:
+def _lines(made: Figure, columns: list[Column], trials: list[TrialRecord], places: range, colour: str, *, width: float) -> None:
     """The trials at these places as one trace with gaps."""
     import numpy as np
 
@@ -100,7 +100,7 @@ def _lines(made: Figure, columns: list[Column], trials: list[Trial], places: ran
         )
 
 
-def _objective(history: History, trials: list[Trial]) -> tuple[Column, int]:
+def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int]:
     """The last axis, and how many outliers on the bad side are drawn at its end."""
     values = [t.best[0] for t in trials if t.best]
     limits, beyond = series.span(values, history.objective.mode)
@@ -112,7 +112,7 @@ def _objective(history: History, trials: list[Trial]) -> tuple[Column, int]:
     return Column(name=history.objective.name, heights=heights, said=[series.short(v) for v in values], ticks=ticks), beyond
 
 
-def _column(history: History, axis: parameters.Axis, trials: list[Trial]) -> Column:
+def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) -> Column:
     configs = [series.settings(history, trial) for trial in trials]
     places = [axis.place(config) for config in configs]
     there = [p for p in places if p is not None]
@@ -141,6 +141,6 @@ def _short(text: str) -> str:
     return safe(text if len(text) <= 20 else text[:19] + "…")
 
 
-def _spread(trial: Trial) -> float:
+def _spread(trial: TrialRecord) -> float:
     """A little up or down, by the trial's number, so that lines through one category do not hide each other."""
     return hashlib.blake2s(str(trial.number).encode(), digest_size=2).digest()[0] / 255 - 0.5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.figures import series
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.space.domains import Choice, Constant, Float, Int
 
 
@@ -41,7 +41,7 @@ class Axis:
         return [_text(value) for value in self.categories or ()]
 
 
-def axes(history: History, trials: Sequence[Trial]) -> list[Axis]:
+def axes(history: History, trials: Sequence[TrialRecord]) -> list[Axis]:
     """The parameters that differ between the trials (or that only some of them have), as the space is written."""
     configs = [series.settings(history, trial) for trial in trials]
     found = []

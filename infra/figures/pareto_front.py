@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, finished, safe
 from regrow.infra.log.rows import Rows
-from regrow.search.history import Trial
+from regrow.search.history import TrialRecord
 from regrow.search.spec.parts import Metric
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def figure(told: Rows) -> Figure | None:
     columns = min(2, len(pairs))
     rows = math.ceil(len(pairs) / columns)
     made = make_subplots(rows=rows, cols=columns, horizontal_spacing=0.12, vertical_spacing=min(0.14, 0.3 / rows))
-    groups: list[tuple[str, list[Trial], dict[str, Any]]] = [
+    groups: list[tuple[str, list[TrialRecord], dict[str, Any]]] = [
         ("breaks a constraint", broken, {"color": COLOURS["failed"], "symbol": "x", "size": 6}),
         ("others", kept, {"color": COLOURS["pending"], "size": 6}),
         ("front", best, {"color": BEST, "size": 9, "symbol": "diamond"}),
@@ -72,7 +72,7 @@ def figure(told: Rows) -> Figure | None:
     return finished(made, height=90 + 360 * rows, note=" ".join(notes), min_width=320 * columns)
 
 
-def _stairs(front: list[Trial], first: Metric, second: Metric) -> tuple[list[float | None], list[float | None]]:
+def _stairs(front: list[TrialRecord], first: Metric, second: Metric) -> tuple[list[float | None], list[float | None]]:
     """The edge of what is dominated: between two trials of the front it has the worse of both values in each metric."""
     points = sorted((t.curve.column(first.name)[-1], t.curve.column(second.name)[-1]) for t in front)
     if first.mode == "max":

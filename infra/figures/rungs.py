@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from regrow.infra.figures import series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, objective_axis, safe
 from regrow.infra.log.rows import Rows
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ class Rung:
     """The trials that reached `step`, and those of them that ended or wait there."""
 
     step: int
-    reached: list[Trial]
-    stopped: list[Trial]
-    waiting: list[Trial]
+    reached: list[TrialRecord]
+    stopped: list[TrialRecord]
+    waiting: list[TrialRecord]
 
 
 def rungs(history: History) -> list[Rung]:
@@ -50,7 +50,7 @@ def rungs(history: History) -> list[Rung]:
     return [rung for rung in found if rung.stopped or rung.waiting]
 
 
-def _end(trial: Trial) -> int | None:
+def _end(trial: TrialRecord) -> int | None:
     """The step at which the schedule stopped or paused the trial, None for one that it did not."""
     last = trial.attempts[-1] if trial.attempts else None
     if last is None or not trial.decided or trial.decided > trial.step:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ OUTCOMES = ("done", "stopped", "paused", "failed", "lost", "running", "pending")
 """States of trials in the order of legends."""
 
 
-def outcome(trial: Trial) -> str:
+def outcome(trial: TrialRecord) -> str:
     """The state of a trial as figures name it."""
     return trial.state.value
 
@@ -25,7 +25,7 @@ def sign(history: History) -> float:
     return history.objective.sign
 
 
-def ranked(history: History) -> list[Trial]:
+def ranked(history: History) -> list[TrialRecord]:
     """The trials that have a best value, best first."""
     way = sign(history)
     return sorted((t for t in history.trials if t.best is not None), key=lambda t: (way * t.best[0], t.number) if t.best else ())
@@ -119,7 +119,7 @@ def best_so_far(history: History) -> list[tuple[int, float]]:
     return steps
 
 
-def counted(history: History) -> dict[str, list[Trial]]:
+def counted(history: History) -> dict[str, list[TrialRecord]]:
     """The trials by outcome, in the order of legends; outcomes that no trial has are left out."""
     found = {name: [t for t in history.trials if t.state is TrialState(name)] for name in OUTCOMES}
     return {name: trials for name, trials in found.items() if trials}
@@ -130,7 +130,7 @@ def short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def settings(history: History, trial: Trial) -> dict[str, Any]:
+def settings(history: History, trial: TrialRecord) -> dict[str, Any]:
     """The flat configuration with which a trial reached its best value, else the one that it has now."""
     if trial.changes and trial.best is not None:
         return history.path(trial.number, trial.best[1])[-1]

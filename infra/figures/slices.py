@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.figures import parameters, series
 from regrow.infra.figures.look import BEST, COLOURS, SYMBOLS, finished, logarithmic, objective_axis, safe
 from regrow.infra.log.rows import Rows
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -60,7 +60,7 @@ def figure(told: Rows) -> Figure | None:
 
 
 def _add(
-    made: Figure, history: History, axis: parameters.Axis, trials: list[Trial], outcome: str, named: set[str], **cell: int
+    made: Figure, history: History, axis: parameters.Axis, trials: list[TrialRecord], outcome: str, named: set[str], **cell: int
 ) -> None:
     points = []
     for trial in trials:

@@ -17,7 +17,7 @@ import msgspec
 from regrow.infra.log.log import Cut, Log
 from regrow.search.curve import counting
 from regrow.search.events import Reported, Row, decode
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.tasks.ports import Store
 
 SPILL_BYTES = 16 << 20
@@ -41,7 +41,7 @@ class Rows:
         """Those in the log of a store. Reading raises CorruptLog, and what the store raises."""
         return cls(history, lambda: reports(store))
 
-    def __iter__(self) -> Iterator[tuple[Trial, int, Sequence[Row]]]:
+    def __iter__(self) -> Iterator[tuple[TrialRecord, int, Sequence[Row]]]:
         """(trial, attempt, rows) of each report, in the order of the log: steps of a trial ascend, trials take turns."""
         trials = self.history.trials
         for event in self._reports():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from regrow.infra.mlflow import parent_run
-from regrow.infra.mlflow.updates import Point, RunUpdate, Status
+from regrow.infra.mlflow.updates import Point, RunStatus, RunUpdate
 from regrow.infra.state.notes import NONE, Notes
 from regrow.infra.state.spec_file import published_spec
 from regrow.search.curve import counting
@@ -33,17 +33,17 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.names import task_name
 
-_STATUS: dict[TrialState, Status] = {
+_STATUS: dict[TrialState, RunStatus] = {
     TrialState.DONE: "FINISHED",
     TrialState.STOPPED: "FINISHED",
     TrialState.FAILED: "FAILED",
     TrialState.PAUSED: "KILLED",
 }
-_CLOSED: dict[str, Status] = {"finished": "FINISHED", "failed": "FAILED"}
+_CLOSED: dict[str, RunStatus] = {"finished": "FINISHED", "failed": "FAILED"}
 PARENT = "experiment"
 Reports: TypeAlias = Callable[[int], Iterable[Reported]]
 """All reports of the log in the segments after a number, anew at each call."""
@@ -197,7 +197,7 @@ class Runs:
             name = "environment.json" if len(self._environments) == 1 else f"environment-session-{self.history.sessions}.json"
             self._files[name] = parent_run.environment_file(event.environment)
 
-    def _note_best(self, trial: Trial, t: float) -> None:
+    def _note_best(self, trial: TrialRecord, t: float) -> None:
         """A metric that the user calls so is theirs."""
         if trial.best is not None:
             points = parent_run.best_points(self.history.objective.name, trial.best, trial.best[1], _ms(t))
@@ -229,11 +229,11 @@ class Runs:
         self._again.add(trial.number)
         return True
 
-    def _trial_update(self, trial: Trial) -> RunUpdate:
+    def _trial_update(self, trial: TrialRecord) -> RunUpdate:
         history = self.history
         name = task_name(trial.number)
         closed = history.closed is not None
-        status: Status = _STATUS.get(trial.state, "KILLED" if closed else "RUNNING")
+        status: RunStatus = _STATUS.get(trial.state, "KILLED" if closed else "RUNNING")
         ended = [a.t_ended for a in trial.attempts if a.t_ended is not None]
         nodes = [a.node for a in trial.attempts if a.node]
         tags = {"regrow.state": trial.state.value, "regrow.attempts": str(len(trial.attempts))}
@@ -264,7 +264,7 @@ class Runs:
             end_ms=None if status == "RUNNING" else _ms(max(ended, default=history.t_created)),
         )
 
-    def _points(self, trial: Trial) -> Iterable[Point]:
+    def _points(self, trial: TrialRecord) -> Iterable[Point]:
         bests = self._bests.get(trial.number, [])
         if trial.number in self._again:
             return _Logged(self._reports, max(0, self._since[trial.number] - 1), trial.number, tuple(trial.curve.runs), bests)
@@ -273,7 +273,7 @@ class Runs:
     def _parent_update(self) -> RunUpdate:
         history, spec = self.history, self.history.spec
         closed = history.closed
-        status: Status = "RUNNING" if closed is None else _CLOSED.get(closed.status, "KILLED")
+        status: RunStatus = "RUNNING" if closed is None else _CLOSED.get(closed.status, "KILLED")
         tags = self._source | parent_run.machine_tags(self._environments[-1] if self._environments else {})
         tags |= {"regrow.experiment": spec.name, "regrow.sessions": str(history.sessions), "regrow.trials": str(history.total)}
         tags["regrow.state"] = "running" if closed is None else closed.status

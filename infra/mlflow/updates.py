@@ -17,7 +17,7 @@ from regrow.infra.mlflow.check import SERVER_ADVICE
 from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError
 
-Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 Point: TypeAlias = tuple[str, float, int, int]
 """A metric's name, value, step and time in milliseconds since 1970."""
 
@@ -73,7 +73,7 @@ class RunUpdate:
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     metrics: Iterable[Point] = ()
-    status: Status | None = None
+    status: RunStatus | None = None
     end_ms: int | None = None
     deleted: bool = False
     artifacts: Mapping[str, bytes] = field(default_factory=dict)

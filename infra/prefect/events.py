@@ -24,7 +24,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Opened, Reported, Retired, Revived
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 
 
@@ -43,7 +43,7 @@ class PrefectEvent:
     id: UUID
 
 
-def again(trial: Trial) -> str:
+def again(trial: TrialRecord) -> str:
     """What becomes of a trial that had failed and that the user wants to be tried again."""
     match trial.state:
         case TrialState.STOPPED:
@@ -178,7 +178,7 @@ class PrefectEvents:
             return []
         return [self._made(event.t, trial=event.trial, payload=payload, **line)]
 
-    def _over(self, t: float, trial: Trial, why: str) -> PrefectEvent:
+    def _over(self, t: float, trial: TrialRecord, why: str) -> PrefectEvent:
         """A trial is done, or was stopped."""
         found = f", {self.history.spec.objective.name} {trial.best[0]:.6g}" if trial.best else ""
         told = f"{self._count_of(trial)} {trial.state.value} at step {trial.step}{found}{f': {why}' if why else ''}"
@@ -199,7 +199,7 @@ class PrefectEvents:
         name = f"regrow.experiment.{event.status}"
         return [self._made(event.t, line=told, level=level, event=name, payload=payload)]
 
-    def _count_of(self, trial: Trial) -> str:
+    def _count_of(self, trial: TrialRecord) -> str:
         return f"[{self.history.ended}/{self.history.total}] trial {trial.number}"
 
     def _made(self, t: float, **what: Any) -> PrefectEvent:

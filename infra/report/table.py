@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from regrow.infra.figures import series
-from regrow.search.history import Attempt, History, Trial
+from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.space.domains import Constant
 
@@ -53,7 +53,9 @@ def _parameters(history: History) -> dict[str, bool]:
     return found
 
 
-def _trial(history: History, trial: Trial, others: list[str], parameters: list[str], traces: dict[str, int]) -> dict[str, Any]:
+def _trial(
+    history: History, trial: TrialRecord, others: list[str], parameters: list[str], traces: dict[str, int]
+) -> dict[str, Any]:
     value, step = trial.best if trial.best is not None else (None, None)
     row = trial.curve.shown(step or trial.step)
     config = series.settings(history, trial)
@@ -78,7 +80,7 @@ def _cell(value: Any) -> float | str | None:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _change(trial: Trial, place: int) -> str:
+def _change(trial: TrialRecord, place: int) -> str:
     """One change in words: what differs from the configuration before."""
     change = trial.changes[place]
     before = trial.changes[place - 1].config if place else trial.proposed
@@ -100,7 +102,7 @@ def _seconds(history: History, attempt: Attempt) -> float | None:
     return max(0.0, (history.t_last if attempt.t_ended is None else attempt.t_ended) - attempt.t_began)
 
 
-def _attempt(history: History, trial: Trial, attempt: Attempt, traces: dict[str, int]) -> dict[str, Any]:
+def _attempt(history: History, trial: TrialRecord, attempt: Attempt, traces: dict[str, int]) -> dict[str, Any]:
     trace = attempt.trace[-TRACE:]
     if trace and (trace in traces or len(traces) < TRACES):
         place: int | None = traces.setdefault(trace, len(traces))

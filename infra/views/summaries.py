@@ -12,7 +12,7 @@ from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.sources import changes, code_changed
 from regrow.search import schedulers
-from regrow.search.history import History, Trial, cost, waste
+from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.lifecycle import TrialState
 
 
@@ -39,14 +39,14 @@ def best(history: History) -> dict[str, Any] | None:
     }
 
 
-def standing_step(history: History, trial: Trial) -> int:
+def standing_step(history: History, trial: TrialRecord) -> int:
     """The step whose metrics stand for a trial, 0 before the first: that of its best value; the last one where there are several
     metrics; where no step met the constraints, that of the best of them.
     """
     return trial.step if len(history.spec.metrics) > 1 else trial.curve.standing
 
 
-def checkpoint(history: History, trial: Trial, places: Places | None = None) -> str | None:
+def checkpoint(history: History, trial: TrialRecord, places: Places | None = None) -> str | None:
     """The manifest of a trial's checkpoint, of the step that stands for it, else the newest, None for none.
 
     `places`: its whole address, a path or an S3 URL, instead of its key in the store.
@@ -145,7 +145,7 @@ def code_line(history: History) -> str | None:
     return next((line for line in reversed(lines) if line is not None), None)
 
 
-def trial_view(history: History, trial: Trial) -> dict[str, Any]:
+def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
     """One trial: its best value, its steps, its attempts."""
     return {
         "number": trial.number,

@@ -13,7 +13,7 @@ from rich.table import Table
 from regrow.infra.log.rows import Sorted
 from regrow.infra.views import summaries
 from regrow.live.text import config, ranked, value
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 
 _AT_ONCE = 1000
 """Lines of a long table that are laid out together."""
@@ -33,7 +33,7 @@ def trials(history: History, console: Console, most: int | None = None) -> Table
     return wide
 
 
-def _trials(history: History, shown: Sequence[Trial], settings: Mapping[str, Sequence[str]]) -> Table:
+def _trials(history: History, shown: Sequence[TrialRecord], settings: Mapping[str, Sequence[str]]) -> Table:
     table = plain_table("trial", "state", history.spec.objective.name, "step", "steps", "attempts", *settings)
     for place, trial in enumerate(shown):
         number, step = (f"{trial.best[0]:.5g}", str(trial.best[1])) if trial.best else ("", "")

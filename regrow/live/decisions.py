@@ -9,7 +9,7 @@ from typing import Any
 
 from regrow.search import schedulers
 from regrow.search.events import Decided, Proposed
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.schedulers import Candidate
 from regrow.search.schedulers.base import Layout
 from regrow.search.schedulers.rungs import Bracketed
@@ -112,7 +112,7 @@ class Decisions:
             rung.waiting.discard(number)
             rung.stopped += stopped
 
-    def back(self, trial: Trial) -> None:
+    def back(self, trial: TrialRecord) -> None:
         """A failed trial is tried again; one that was to pause waits again."""
         if trial.held:
             bracket = self._bracket(trial.number)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from regrow.search.events import Began, Ended, Opened
-from regrow.search.history import Attempt, Trial
+from regrow.search.history import Attempt, TrialRecord
 
 KEPT = 50
 
@@ -68,7 +68,7 @@ class Incidents:
         self.kept.append(absence)
         return absence
 
-    def ended(self, event: Ended, trial: Trial, attempt: Attempt) -> Loss | None:
+    def ended(self, event: Ended, trial: TrialRecord, attempt: Attempt) -> Loss | None:
         """An attempt ended; None if nothing is wrong with that."""
         if not event.cause:
             return None

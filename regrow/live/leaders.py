@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from heapq import nsmallest
 
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 
 KEPT = 16
 
@@ -35,14 +35,14 @@ class Leaders:
             self._stale = True  # found anew when somebody looks: a driver's loss takes many trials back at once
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[TrialRecord]:
         """Best first; those without a value are left out."""
         if self._stale:
             keys = (key for trial in self._history.trials if (key := self._key(trial)) is not None)
             self._kept, self._stale = nsmallest(KEPT, keys), False
         return [self._history.trials[number] for _, number in self._kept]
 
-    def _key(self, trial: Trial) -> tuple[float, int] | None:
+    def _key(self, trial: TrialRecord) -> tuple[float, int] | None:
         if trial.best is None:
             return None
         return (self._history.objective.sign * trial.best[0], trial.number)

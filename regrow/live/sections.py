@@ -12,7 +12,7 @@ from regrow.live.grid import Column, Signs, lines, spark
 from regrow.live.incidents import Absence, Loss
 from regrow.live.scheduling import scheduling
 from regrow.live.section import Section
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.tasks.traces import one_line
 
 CURVE = 16
@@ -71,7 +71,7 @@ def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section |
     return Section(rows=len(numbers), first=3, then=16, draw=draw)
 
 
-def _metrics(history: History, trials: list[Trial]) -> list[str]:
+def _metrics(history: History, trials: list[TrialRecord]) -> list[str]:
     """The objectives first, then what else is reported."""
     names = dict.fromkeys(metric.name for metric in history.spec.metrics)
     for trial in trials:
@@ -79,17 +79,17 @@ def _metrics(history: History, trials: list[Trial]) -> list[str]:
     return list(names)[:METRICS]
 
 
-def _metric(trial: Trial, name: str) -> str:
+def _metric(trial: TrialRecord, name: str) -> str:
     metrics = trial.curve.shown(trial.step)
     return text.number(metrics[name]) if name in metrics else ""
 
 
-def _step(history: History, trial: Trial) -> str:
+def _step(history: History, trial: TrialRecord) -> str:
     most = history.spec.max_steps
     return str(trial.step) if most is None else f"{trial.step:>{len(str(most))}}/{most}"
 
 
-def _age(board: Board, trial: Trial, now: float) -> str:
+def _age(board: Board, trial: TrialRecord, now: float) -> str:
     if trial.attempts[-1].t_began is None:
         return "starts"
     heard = board.heard.get(trial.number, now)
@@ -125,14 +125,14 @@ def _best(board: Board, signs: Signs) -> Section | None:
     return Section(rows=len(best), first=3, then=6, draw=draw)
 
 
-def _config(history: History, trial: Trial) -> str:
+def _config(history: History, trial: TrialRecord) -> str:
     """The one with which the best value was reached."""
     if not trial.changes or trial.best is None:
         return one_line(text.config(trial))
     return one_line(text.settings(history.path(trial.number, trial.best[1])[-1]))
 
 
-def _state(trial: Trial) -> str:
+def _state(trial: TrialRecord) -> str:
     return {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}.get(trial.state.value, "dim")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
-from regrow.search.history import History, Trial, cost, waste
+from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.traces import one_line, printable
 
@@ -57,12 +57,12 @@ def settings(config: Mapping[str, Any]) -> str:
     return " ".join(f"{k}={value(v)}" for k, v in config.items())
 
 
-def config(trial: Trial) -> str:
+def config(trial: TrialRecord) -> str:
     """The configuration that a trial has now, in one line."""
     return settings(trial.config)
 
 
-def ranked(history: History) -> list[Trial]:
+def ranked(history: History) -> list[TrialRecord]:
     """Trials, best first; those without a value last."""
     sign = history.spec.objective.sign
     return sorted(history.trials, key=lambda t: (t.best is None, sign * t.best[0] if t.best else 0.0, t.number))
@@ -161,7 +161,7 @@ def _best(history: History) -> Iterator[str]:
 
 def failures(history: History, most: int = 3) -> Iterator[str]:
     """Tracebacks first, then which trials failed; those that failed the same way are told as one."""
-    alike: dict[str, list[Trial]] = {}
+    alike: dict[str, list[TrialRecord]] = {}
     for trial in history.trials:
         if trial.failure is not None and trial.state.value == "failed":
             alike.setdefault(trial.failure.message, []).append(trial)

@@ -7,14 +7,14 @@ from regrow.live.incidents import Absence, Loss
 from regrow.live.text import duration, ends, number
 from regrow.search.durations import in_words
 from regrow.search.events import Ended
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.tasks.traces import one_line
 
 SILENT_SECONDS = 60.0
 """So long no trial is called silent, however quick it was."""
 
 
-def end(history: History, trial: Trial, event: Ended, *, star: bool, like: int | None = None) -> str:
+def end(history: History, trial: TrialRecord, event: Ended, *, star: bool, like: int | None = None) -> str:
     """A trial is over; `star`: with the best value so far. `like`: a trial that failed the same way, which was told."""
     why = f" ({one_line(event.message)})" if event.message and event.outcome != "done" else ""
     why = why if like is None else f" (as trial {like} did)"
@@ -28,7 +28,7 @@ def loss(one: Loss) -> str:
     return f"trial {one.trial} {lost(one)}"
 
 
-def revival(trial: Trial) -> str:
+def revival(trial: TrialRecord) -> str:
     """A failed trial is to be tried again."""
     return f"trial {trial.number}, which had failed, is {again(trial)}"
 

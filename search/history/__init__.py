@@ -5,6 +5,6 @@
 """
 
 from regrow.search.history.fold import History
-from regrow.search.history.records import Attempt, Change, Clone, Trial, specification
+from regrow.search.history.records import Attempt, Change, Clone, TrialRecord, specification
 
-__all__ = ["Attempt", "Change", "Clone", "History", "Trial", "specification"]
+__all__ = ["Attempt", "Change", "Clone", "History", "TrialRecord", "specification"]

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regrow.search.events import Decided, Saved
-from regrow.search.history.records import Change, Clone, Trial
+from regrow.search.history.records import Change, Clone, TrialRecord
 
 
 @dataclass(slots=True)
 class Clones:
     """Of the `trials` of an experiment, which it shares with the history."""
 
-    trials: list[Trial]
+    trials: list[TrialRecord]
     borrowed: dict[str, int] = field(default_factory=dict)
     """Manifest of each kept clone, and the trial whose attempts wrote its files."""
     _waiting: set[int] = field(default_factory=set)
@@ -23,7 +23,7 @@ class Clones:
         """Checkpoints from which another trial is about to go on."""
         return {m for number in self._waiting if (clone := self.trials[number].clone) for m in clone.manifests}
 
-    def decided(self, trial: Trial, event: Decided) -> None:
+    def decided(self, trial: TrialRecord, event: Decided) -> None:
         """A trial goes on with another configuration, or with another trial's weights."""
         if event.config is not None or event.source is not None:
             trial.config = trial.config if event.config is None else event.config
@@ -32,12 +32,12 @@ class Clones:
             self._waiting.add(trial.number)
             trial.clone = Clone(source=event.source, step=event.step, attempt=event.attempt, manifests=list(event.manifests))
 
-    def began(self, trial: Trial, restored: int) -> None:
+    def began(self, trial: TrialRecord, restored: int) -> None:
         """An attempt went on after step `restored`."""
         if trial.clone is not None and restored < trial.clone.step:
             self.over(trial)  # none of the other trial's checkpoints could be read
 
-    def saved(self, trial: Trial, event: Saved) -> None:
+    def saved(self, trial: TrialRecord, event: Saved) -> None:
         """A trial has a checkpoint of its own, maybe with another trial's files."""
         if event.source is not None:
             owner = trial.clone.source if trial.clone is not None else event.trial
@@ -48,12 +48,12 @@ class Clones:
             trial.stale = trial.stale if event.source is None else trial.clone.step
             self.over(trial)
 
-    def over(self, trial: Trial) -> None:
+    def over(self, trial: TrialRecord) -> None:
         """It waits for no other trial's checkpoint any more."""
         trial.clone = None
         self._waiting.discard(trial.number)
 
-    def forget(self, trial: Trial, step: int) -> None:
+    def forget(self, trial: TrialRecord, step: int) -> None:
         """A trial's checkpoint is no more."""
         self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)
 
@@ -70,7 +70,7 @@ class Clones:
                 return self.path(change.source, change.source_step) + own
         return [self.trials[number].proposed] * until + own
 
-    def _note_source(self, trial: Trial, manifest: str) -> None:
+    def _note_source(self, trial: TrialRecord, manifest: str) -> None:
         if trial.clone is not None and trial.changes:
             there = self.trials[trial.clone.source].checkpoints
             step = next((step for step, saved in there.items() if saved.manifest == manifest), None)

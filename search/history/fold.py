@@ -27,7 +27,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history.records import Attempt, Trial, specification
+from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.history.story import story
 from regrow.search.history.view import View
 from regrow.search.lifecycle import (
@@ -106,7 +106,7 @@ class History(View):
             state = self.trials[event.trial].state if there else None
             raise IllegalMove(event.trial, state, f"be proposed: the next one is trial {len(self.trials)}")
         self.trials.append(
-            Trial(
+            TrialRecord(
                 number=event.trial, config=event.config, proposed=event.config, proposal_state=event.state,
                 curve=Curve(self._scale),
             )
@@ -245,12 +245,12 @@ class History(View):
 
     # ---- what the handlers stand on --------------------------------------------------------------------------------
 
-    def _trial(self, number: int, what: str) -> Trial:
+    def _trial(self, number: int, what: str) -> TrialRecord:
         if not 0 <= number < len(self.trials):
             raise IllegalMove(number, None, what)
         return self.trials[number]
 
-    def _holder(self, number: int, attempt: int, what: AttemptMove) -> tuple[Trial, Attempt, AttemptState]:
+    def _holder(self, number: int, attempt: int, what: AttemptMove) -> tuple[TrialRecord, Attempt, AttemptState]:
         """The trial, the attempt that holds its lease, and the state in which `what` leaves that. Raises IllegalMove."""
         trial = self._trial(number, f"{what.value} by attempt {attempt}")
         current = self.lease(number, attempt)
@@ -260,25 +260,25 @@ class History(View):
             raise IllegalMove(number, state, f"{what.value}{why}", attempt=attempt)
         return trial, current, move_attempt(number, attempt, current.state, what)
 
-    def _refuse(self, trial: Trial, attempt: Attempt, what: str) -> NoReturn:
+    def _refuse(self, trial: TrialRecord, attempt: Attempt, what: str) -> NoReturn:
         raise IllegalMove(trial.number, attempt.state, what, attempt=attempt.number)
 
-    def _enter(self, trial: Trial, state: TrialState) -> None:
+    def _enter(self, trial: TrialRecord, state: TrialState) -> None:
         self.by_state[trial.state].discard(trial.number)
         trial.state = state
         self.by_state[state].add(trial.number)
         self._index(trial)
 
-    def _index(self, trial: Trial) -> None:
+    def _index(self, trial: TrialRecord) -> None:
         (self.held.add if trial.held else self.held.discard)(trial.number)
 
-    def _finish(self, trial: Trial) -> None:
+    def _finish(self, trial: TrialRecord) -> None:
         """It ended for good."""
         self._clones.over(trial)
         best = self.leader.best if self.leader is not None else None
         self._plateau.end(trial.number, None if best is None else self.objective.sign * best[0])
 
-    def _improve(self, trial: Trial) -> None:
+    def _improve(self, trial: TrialRecord) -> None:
         leader = self.leader.best if self.leader is not None else None
         if (best := trial.best) is not None and (leader is None or self._scale.better(best[0], leader[0])):
             self.best = trial.number

@@ -90,7 +90,7 @@ class Clone:
 
 
 @dataclass(slots=True, kw_only=True)
-class Trial:
+class TrialRecord:
     """One configuration and what became of it."""
 
     number: int

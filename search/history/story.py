@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from regrow.search.history.records import Attempt, Trial
+from regrow.search.history.records import Attempt, TrialRecord
 
 MOST = 8
 """Events that are told."""
 _SHOWN = 80  # characters of a message
 
 
-def story(trial: Trial, zero: float) -> tuple[str, ...]:
+def story(trial: TrialRecord, zero: float) -> tuple[str, ...]:
     """The last events, oldest first, attempt by attempt; times are seconds after `zero`, where they are known."""
     told = ["it was proposed"]
     for attempt in trial.attempts[-MOST:]:
@@ -19,7 +19,7 @@ def story(trial: Trial, zero: float) -> tuple[str, ...]:
     return tuple(told[-MOST:])
 
 
-def _of(trial: Trial, attempt: Attempt) -> Iterator[tuple[float | None, str]]:
+def _of(trial: TrialRecord, attempt: Attempt) -> Iterator[tuple[float | None, str]]:
     who = f"attempt {attempt.number}"
     yield attempt.t_started, f"{who} was submitted"
     if attempt.t_began is not None:

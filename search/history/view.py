@@ -10,7 +10,7 @@ from regrow.search.events import Closed, Closing, Created, Opened
 from regrow.search.history.clock import Clock
 from regrow.search.history.clones import Clones
 from regrow.search.history.plateau import Plateau
-from regrow.search.history.records import Attempt, Trial, specification
+from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Metric
@@ -23,7 +23,7 @@ class View:
         self.called = called
         """The experiment's name, if it has another one than its log says: somebody renamed its folder."""
         self.id = ""
-        self.trials: list[Trial] = []
+        self.trials: list[TrialRecord] = []
         self.by_state: dict[TrialState, set[int]] = {state: set() for state in TrialState}
         self.total = 0
         self.slots = 0
@@ -38,7 +38,7 @@ class View:
         self.closing: Closing | None = None
         self.closed: Closed | None = None
         self.held: set[int] = set()
-        """Numbers of the trials that are held (see `Trial.held`): those that left, and those whose attempt has not ended yet."""
+        """Numbers of the trials that are held (see `TrialRecord.held`), also of those whose attempt has not ended yet."""
         self.occupied = 0
         """Slots that running attempts have, by their widths."""
         self.revivable: dict[int, None] = {}
@@ -78,7 +78,7 @@ class View:
         return self._objective
 
     @property
-    def leader(self) -> Trial | None:
+    def leader(self) -> TrialRecord | None:
         """The trial with the best value of the objective; None where no step meets all constraints."""
         return None if self.best is None else self.trials[self.best]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 
 CLASSES = ("preempted", "infrastructure", "stalled", "error", "checkpoint")
 """As the retry budgets have them; "checkpoint": an attempt that ended well had to be repeated as its checkpoint was unusable."""
@@ -32,7 +32,7 @@ class Waste:
         return bool(self.attempts or self.steps)
 
 
-def of_trial(trial: Trial) -> dict[str, Waste]:
+def of_trial(trial: TrialRecord) -> dict[str, Waste]:
     """What the attempts of a trial wasted, by class; classes without any are left out."""
     found: dict[str, Waste] = {}
     for attempt in trial.attempts:

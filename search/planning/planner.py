@@ -28,7 +28,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
 from regrow.search.planning.results import Results
@@ -144,7 +144,7 @@ class Planner:
             return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
 
-    def _decided(self, now: float, trial: Trial, attempt: int, step: int, verdict: Verdict) -> Decided:
+    def _decided(self, now: float, trial: TrialRecord, attempt: int, step: int, verdict: Verdict) -> Decided:
         """The verdict as an event; without a checkpoint to go on from there is no clone."""
         manifests: list[str] = []
         if self.history.spec.own_scheduler:
@@ -233,7 +233,7 @@ class Planner:
             numbers.append(min(paused - history.held))
         return min(numbers, default=None)
 
-    def _started(self, now: float, trial: Trial) -> Started:
+    def _started(self, now: float, trial: TrialRecord) -> Started:
         history, scheduler = self.history, self._scheduler
         wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else 1
         others = trial.clone.manifests if trial.clone is not None else []

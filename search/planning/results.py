@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from regrow.search.events import AnyEvent, Created, Ended, Known, Proposed, Retired, Revived
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.samplers import Result, Steps
 from regrow.search.schedulers import FINAL
@@ -48,7 +48,7 @@ class Results:
         """What was known before the first trial."""
         self.untold += [_known(-1 - place, known) for place, known in enumerate(self._all_known(created))]
 
-    def _add(self, trial: Trial) -> None:
+    def _add(self, trial: TrialRecord) -> None:
         """What is to be learnt of a trial now, or of a configuration once all its repeats have ended."""
         repeats = self._history.spec.repeats
         if repeats == 1:
@@ -63,7 +63,7 @@ class Results:
         if len(results) == repeats and all(result.status not in ("running", "paused") for result in results):
             self.untold.append(replace(_mean(group, results), revived=sum(result.revived for result in results)))
 
-    def _revived(self, trial: Trial) -> None:
+    def _revived(self, trial: TrialRecord) -> None:
         """It failed, and is tried again: what was told of it, or of its configuration, holds no more."""
         repeats = self._history.spec.repeats
         first = trial.number - trial.number % repeats
@@ -87,7 +87,7 @@ class Results:
                 )
         return points + list(created.known)
 
-    def of(self, trial: Trial) -> Result:
+    def of(self, trial: TrialRecord) -> Result:
         """What there is to be learnt of one trial, as it stands."""
         spec = self._history.spec
         last = trial.curve.metrics(trial.step)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from regrow.search.history import Trial
+from regrow.search.history import TrialRecord
 from regrow.search.spec.parts import Checkpointing
 
 
-def surplus(trial: Trial, policy: Checkpointing, sign: float, pinned: AbstractSet[str]) -> list[str]:
+def surplus(trial: TrialRecord, policy: Checkpointing, sign: float, pinned: AbstractSet[str]) -> list[str]:
     """Manifests that are not needed any more. `sign` makes the objective a cost; `pinned`: what other trials wait for."""
     if len(trial.checkpoints) <= policy.keep_last and not trial.replaced and not trial.stale:
         return []
@@ -17,7 +17,7 @@ def surplus(trial: Trial, policy: Checkpointing, sign: float, pinned: AbstractSe
     return [manifest for manifest in old if manifest not in pinned]
 
 
-def _kept(trial: Trial, policy: Checkpointing, sign: float) -> set[int]:
+def _kept(trial: TrialRecord, policy: Checkpointing, sign: float) -> set[int]:
     """Steps; of the best those first that meet the constraints."""
     steps = sorted(step for step in trial.checkpoints if step >= trial.stale)
     broken = {step for step in trial.checkpoints if not trial.curve.feasible(step)}

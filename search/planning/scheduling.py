@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from regrow.search import schedulers
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.events import AnyEvent, Created, Decided, Ended, Opened, Proposed, Retired, Revived, Started
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
 from regrow.search.schedulers import (
@@ -104,6 +104,6 @@ def theirs(spec: Spec) -> Iterator[None]:
         raise SearchCodeError(told) from error
 
 
-def until(trial: Trial, step: int) -> Sequence[float]:
+def until(trial: TrialRecord, step: int) -> Sequence[float]:
     """The objective up to a step, without copying it where that is the last one."""
     return trial.values if len(trial.values) == step else trial.values[:step]

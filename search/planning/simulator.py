@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from regrow.search.endings import Endings
 from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Outcome, Reported, Row, Saved, Started
-from regrow.search.history import Attempt, History, Trial
+from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
@@ -229,7 +229,7 @@ class Simulation:
     def _alive(self, running: Running) -> bool:
         return self._running.get(running.trial) is running
 
-    def _begin(self, running: Running, started: Started, trial: Trial) -> None:
+    def _begin(self, running: Running, started: Started, trial: TrialRecord) -> None:
         if not self._alive(running):
             return
         lease: dict[str, Any] = {"t": self.now, "trial": running.trial, "attempt": running.attempt}

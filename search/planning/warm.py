@@ -6,7 +6,7 @@ import math
 
 from regrow.search.errors import SpecError
 from regrow.search.events import Known
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.options import nearest
 from regrow.search.schedulers import FINAL
 from regrow.search.space.domains import Constant, Json, value_key
@@ -57,7 +57,7 @@ def _check(history: History, spec: Spec, start: WarmStart, key: str) -> None:
             raise SpecError(key, name, problem, f"if it made no difference, write ignore: [{other.name}]")
 
 
-def _mapped(trial: Trial, spec: Spec, start: WarmStart) -> dict[str, Json] | None:
+def _mapped(trial: TrialRecord, spec: Spec, start: WarmStart) -> dict[str, Json] | None:
     """The trial's configuration in the new space, None if it lies outside of it."""
     config: dict[str, Json] = {}
     for parameter in spec.space.flat:
@@ -80,7 +80,7 @@ def _mapped(trial: Trial, spec: Spec, start: WarmStart) -> dict[str, Json] | Non
     return config
 
 
-def _known(history: History, trial: Trial, spec: Spec, config: dict[str, Json]) -> Known:
+def _known(history: History, trial: TrialRecord, spec: Spec, config: dict[str, Json]) -> Known:
     last = trial.curve.shown(trial.step)  # a constraint may be on a metric that the earlier experiment did not look at
     values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
     name = spec.objective.name

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from regrow.search.errors import SpecError
 from regrow.search.options import build, chosen, imported, is_path, load, split
-from regrow.search.samplers.base import Proposal, Result, Sampler, Status, Steps
+from regrow.search.samplers.base import Proposal, Result, Sampler, Steps, TrialStatus
 from regrow.search.space.setting import Setting
 
-__all__ = ["REGISTRY", "Proposal", "Result", "Sampler", "Status", "Steps", "gives_budgets", "make", "size"]
+__all__ = ["REGISTRY", "Proposal", "Result", "Sampler", "Steps", "TrialStatus", "gives_budgets", "make", "size"]
 
 REGISTRY: Mapping[str, tuple[str, str]] = {
     "random": ("regrow.search.samplers.random_search", "RandomSearch"),

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias, overload
 
 from regrow.search.space.domains import Json
 
-Status: TypeAlias = Literal["running", "paused", "done", "stopped", "failed"]
+TrialStatus: TypeAlias = Literal["running", "paused", "done", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Result:
 
     number: int
     config: Mapping[str, Json]
-    status: Status
+    status: TrialStatus
     state: Mapping[str, Json] = field(default_factory=dict)
     value: float | None = None
     intermediate: Sequence[tuple[int, float]] = ()

@@ -25,7 +25,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import IllegalMove, TrialState
 from tests.unit.simulated import Simulation, created, opened
 
@@ -67,7 +67,7 @@ def at_work(**changes: Any) -> list[AnyEvent]:
     return [created(**changes), opened(1.0), proposed(), started(), began()]
 
 
-def curve(trial: Trial) -> list[tuple[int, float | None, int]]:
+def curve(trial: TrialRecord) -> list[tuple[int, float | None, int]]:
     return list(zip(range(1, trial.step + 1), trial.values, trial.curve.lineage(), strict=True))
 
 
@@ -189,7 +189,7 @@ def test_a_trial_that_starts_over_has_no_best() -> None:
 # Budgets
 
 
-def tries(cause: Any, outcome: Any, count: int, **retries: Any) -> Trial:
+def tries(cause: Any, outcome: Any, count: int, **retries: Any) -> TrialRecord:
     history = fold([created(retries=retries), opened(1.0), proposed()])
     for attempt in range(1, count + 1):
         history.apply(started(attempt=attempt))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regrow.search.events import Began, Closed, Ended, Opened, Revived, decode, encode
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.planning.simulator import Simulation as Simulated
 from regrow.search.planning.verify import verify
@@ -174,6 +174,6 @@ def test_logs_with_failures_and_revivals_verify_wherever_they_were_cut() -> None
     again.run()
     for cut in range(len(again.events) + 1):
         assert verify(again.events[:cut]).difference is None
-    trial: Trial = again.planner.history.trials[1]
+    trial: TrialRecord = again.planner.history.trials[1]
     assert trial.state in (TrialState.DONE, TrialState.STOPPED)
     assert any(isinstance(event, Began) and (event.trial, event.attempt) == (1, 2) for event in again.events)

@@ -15,7 +15,7 @@ import pytest
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
 from regrow.search.mode import Mode
-from regrow.search.samplers import Proposal, Result, Status, make
+from regrow.search.samplers import Proposal, Result, TrialStatus, make
 from regrow.search.samplers.dehb import Dehb
 from regrow.search.samplers.random_search import RandomSearch
 from regrow.search.space import Space
@@ -40,7 +40,7 @@ def sampler(max_steps: int = 9, mode: Mode = "min", space: Space = LINE, **optio
     return Dehb(setting(max_steps, mode, space=space), **options)
 
 
-def result(number: int, proposal: Proposal, cost: float | None, status: Status = "stopped") -> Result:
+def result(number: int, proposal: Proposal, cost: float | None, status: TrialStatus = "stopped") -> Result:
     """`cost` at every step up to its budget."""
     budget = proposal.state["budget"]
     steps = [] if cost is None else [(step, cost) for step in range(1, budget + 1)]
@@ -263,7 +263,7 @@ def test_both_together() -> None:
         run.go()
         values = run.values[number]
         used[len(values)] += 1
-        status: Status = "done" if run.outcome[number] == "done" else "stopped"
+        status: TrialStatus = "done" if run.outcome[number] == "done" else "stopped"
         dehb.tell(Result(number=number, config=proposal.config, state=proposal.state, status=status, value=min(values),
                          intermediate=list(enumerate(values, start=1))))
     assert used == {1: 18, 3: 8, 9: 5}

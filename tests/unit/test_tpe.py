@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from regrow.search.samplers import Result, Sampler
-from regrow.search.samplers.base import Status
+from regrow.search.samplers.base import TrialStatus
 from regrow.search.samplers.tpe_axes import axis
 from regrow.search.samplers.tpe_budget import BudgetHistory
 from regrow.search.samplers.tpe_history import TpeHistory
@@ -52,7 +52,7 @@ def test_trials_are_ranked_at_the_largest_step_that_enough_reached_and_by_their_
     curves = [[5.0, 1.0, 1.0, 9.0], [3.0, 4.0, 2.0], [9.0, 9.0], [1.0, 8.0, 0.0], [7.0, 2.0, 6.0], [9.0], [math.nan, 2.0, 2.5]]
     for number, curve in enumerate(curves):
         steps = list(enumerate(curve, start=1))
-        status: Status = "done" if len(curve) == 4 else "paused" if number == 4 else "stopped"
+        status: TrialStatus = "done" if len(curve) == 4 else "paused" if number == 4 else "stopped"
         history.tell(Result(number=number, config={"x": 0.5}, status=status, value=max(curve), intermediate=steps), {})
     below, above = history.split(1, liar=False, number=99)
     assert [*below] == [3], "8 up to step 3, which five reached; the first one was at 5 then"
@@ -129,7 +129,7 @@ def test_tpe_finds_the_better_half_of_the_space() -> None:
 def test_a_failed_trial_and_one_without_a_value_teach_nothing() -> None:
     results = history(30)
     sampler = told("tpe", results)
-    nothing: list[tuple[Status, float | None]] = [("failed", None), ("failed", 0.0), ("done", None), ("done", math.nan)]
+    nothing: list[tuple[TrialStatus, float | None]] = [("failed", None), ("failed", 0.0), ("done", None), ("done", math.nan)]
     for number, (status, value) in enumerate(nothing, start=40):
         sampler.tell(Result(number=number, config=results[0].config, status=status, value=value))
     assert sampler.ask(50, 1) == told("tpe", results).ask(50, 1)

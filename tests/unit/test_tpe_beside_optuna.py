@@ -20,7 +20,7 @@ from optuna.samplers._tpe.sampler import _split_trials, default_weights
 
 from regrow.search.mode import Mode
 from regrow.search.samplers import Result
-from regrow.search.samplers.base import Status
+from regrow.search.samplers.base import TrialStatus
 from regrow.search.samplers.tpe_density import FastDensity, log_mass
 from regrow.search.samplers.tpe_history import TpeHistory
 from tests.unit.sampling import SPACE, loss, make, seed_of
@@ -179,7 +179,7 @@ ends = st.tuples(
     st.booleans(),
 )
 def test_the_good_trials_are_those_that_optuna_calls_so(
-    told_ends: list[tuple[Status, float, list[float]]], n_below: int, mode: Mode, liar: bool
+    told_ends: list[tuple[TrialStatus, float, list[float]]], n_below: int, mode: Mode, liar: bool
 ) -> None:
     """Against Optuna's own split, with ties, infinities, curves of any length and none."""
     study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")

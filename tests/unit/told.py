@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from regrow.infra.log.rows import Rows
 from regrow.search.events import AnyEvent, Began, Reported, Row
-from regrow.search.history import History, Trial
+from regrow.search.history import History, TrialRecord
 
 _EVENTS: WeakKeyDictionary[History, Sequence[AnyEvent]] = WeakKeyDictionary()
 
@@ -40,7 +40,7 @@ def kept(events: Iterable[AnyEvent]) -> dict[int, list[tuple[int, Row]]]:
     return found
 
 
-def its_rows(history: History, trial: Trial | int) -> list[Row]:
+def its_rows(history: History, trial: TrialRecord | int) -> list[Row]:
     """The rows of one trial that count."""
     number = trial if isinstance(trial, int) else trial.number
     return [row for _, row in kept(_EVENTS[history]).get(number, [])]
