@@ -204,7 +204,7 @@ def _session(
         raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
     spec, places, store = prepared.spec, prepared.places, prepared.store
     environment = collected(prepared.folder, spec.program)
-    if prepared.before is not None and (line := code_changed(prepared.before, environment)):
+    if prepared.log.told is not None and (line := code_changed(prepared.log.told, environment)):
         _announce(line)
     opening = Opening(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),

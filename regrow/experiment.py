@@ -48,7 +48,7 @@ class Experiment:
         interrupting the kernel is Ctrl-C: running attempts save a checkpoint, and running the cell again goes on.
         Raises UserError for an environment in which it cannot run.
         """
-        from regrow.launch import launch
+        from regrow.launch import launch, settings_read_again
         from regrow.live import Live
         from regrow.live.output import Terminal
         from regrow.notebook import NotebookViewer, in_notebook
@@ -58,10 +58,13 @@ class Experiment:
         cell = NotebookViewer(quiet=quiet) if in_notebook() else None
         store = places.store(self.spec.name)
         live = Live(Terminal(highlight=False), quiet=quiet, notes=lambda: notes.read(store), viewer=cell)
-        launch(
-            self.spec.name, spec=self.spec, places=places, trials=trials, code=code, retry_failed=retry_failed,
-            watch=live.watch, announce=live.announce,
-        )
+        try:
+            launch(
+                self.spec.name, spec=self.spec, places=places, trials=trials, code=code, retry_failed=retry_failed,
+                watch=live.watch, announce=live.announce,
+            )
+        finally:
+            settings_read_again()
         if cell is not None:
             live.finish(store)
             cell.end(_last_lines(replay(store, self.spec.name), places))

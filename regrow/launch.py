@@ -58,7 +58,8 @@ def launch(
     """Runs or resumes an experiment and returns when the session has ended; how it ended is in the log.
 
     Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
-    coordinator while the experiment runs, `announce` a line now and then before it. Raises UserError or SpecError.
+    coordinator while the experiment runs, `announce` a line now and then before it. Prefect is left with settings of ours: see
+    `settings_read_again`. Raises UserError or SpecError.
     """
     prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
     if prepared.failed == 0:
@@ -83,13 +84,14 @@ def launch(
         announce(f"nothing ends a trial: max_steps and stop are not given, so each runs until your function returns ({most})")
     # The user's home is left alone unless the user has a Prefect server of their own, whose settings are there.
     retries = {"PREFECT_CLIENT_MAX_RETRIES": os.environ.get("PREFECT_CLIENT_MAX_RETRIES", "3")}  # 14 s in all; else a minute
-    with interrupts(), _environment({**QUIET, **prefect_server.CLIENT_ENVIRONMENT, **retries, **direct(os.environ)}):
+    with interrupts(), within({**QUIET, **prefect_server.CLIENT_ENVIRONMENT, **retries, **direct(os.environ)}):
         home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
         server = prefect_server.begin(places.prefect_home, port=prefect_port)
         try:
             if not server.server.embedded:
                 server.wait()  # a wrong address is told before anything else is started
-            with _environment({**home, **server.server.environment()}):
+            with within({**home, **server.server.environment()}):
+                settings_read_again()
                 _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce)
         finally:
             server.close()
@@ -137,8 +139,7 @@ def _run(
             "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
             "state": prepared.places.root, "trials": trials, "code": code, "retry_failed": retry_failed,
         }
-        found = survey(prepared.store)
-        created, last = found.created, found.last
+        created, last = prepared.log.created, prepared.log.last
         token, told = flows_run.WATCH.set(watch), flows_run.ANNOUNCE.set(announce)
         try:
             with get_client(sync_client=True) as client:
@@ -153,7 +154,7 @@ def _run(
             except HTTPError as error:
                 # Prefect's engine cannot do without its server. How the session ended is in the log, or goes on from there.
                 where = redacted(server.server.api_url)
-                if survey(prepared.store).last == last or not isinstance(survey(prepared.store).last, Closed):
+                if (now := survey(prepared.store).last) == last or not isinstance(now, Closed):
                     away = f"the Prefect server at {where} is away ({error}); `{prepared.places.command('resume', name)}` goes on"
                     raise RegrowError(away) from error
                 announce(f"The Prefect server at {where} is away and was not told how this ended; the experiment's log has it")
@@ -278,18 +279,8 @@ def _user_code(key: str, value: str) -> Iterator[None]:
         raise UserCodeError(str(told), user_trace(error)) from error
 
 
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Sets variables within the block, also for a Prefect that was imported, and read them, before."""
-    try:
-        with within(variables):
-            _reread()
-            yield
-    finally:
-        _reread()
-
-
-def _reread() -> None:
+def settings_read_again() -> None:
+    """For a Prefect that was imported, and read the variables that are its settings, before they changed. Takes 0.15 s of CPU."""
     if "prefect" in sys.modules:
         from prefect.context import refresh_global_settings_context
         from prefect.logging.configuration import setup_logging

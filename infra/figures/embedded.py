@@ -33,7 +33,8 @@ _HEIGHT = 450
 @cache
 def packed_plotly() -> str:
     """Plotly's JavaScript: 4.8 MB, of which 2 MB are left so; the browser unpacks it in 30 ms."""
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+    # Level 9 takes twice the time, 0.25 s, for 1% less.
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 5, mtime=0)).decode()
 
 
 def html(figure: Figure) -> str:

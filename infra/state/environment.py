@@ -74,8 +74,9 @@ def collect(folder: str | None, trainable: str = "") -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    # Not by `.name`: a package whose metadata is damaged has none.
-    found = {str(d.metadata["Name"]): d.version for d in distributions() if d.metadata["Name"]}
+    # Not by `.name`: a package whose metadata is damaged has none. Each time it is asked for, it is parsed anew (0.1 s for all).
+    told = (found.metadata for found in distributions())
+    found = {str(one["Name"]): str(one["Version"]) for one in told if one["Name"]}
     return dict(sorted(found.items(), key=lambda one: one[0].lower()))
 
 

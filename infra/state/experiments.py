@@ -7,12 +7,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from regrow.infra.log.reading import replay, survey
+from regrow.infra.log.reading import Survey, replay, survey
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.search import samplers
 from regrow.search.errors import SpecError, quoted
-from regrow.search.events import Closed, Known, Opened, Status
+from regrow.search.events import Closed, Known, Status
 from regrow.search.history import specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.warm import known_from
@@ -30,19 +30,21 @@ class Prepared:
     store: Store
     trials: int | None
     code: tuple[str, str] | None
-    new: bool
+    log: Survey
+    """What its log says."""
     known: list[Known] = field(default_factory=list)
     """What a new experiment takes over from earlier ones."""
     nothing_left: bool = False
     """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
-    ended: Status | None = None
-    """How its last session ended; None for a new one, and where its driver was lost."""
     failed: int | None = None
     """How many trials may be tried again; None where that was not asked for."""
-    before: Opened | None = None
-    """The opening of the last session whose driver said what it ran, None for none."""
     changes: list[str] = field(default_factory=list)
     """What is otherwise than in the last session, a line each."""
+
+    @property
+    def ended(self) -> Status | None:
+        """How its last session ended; None for a new one, and where its driver was lost."""
+        return self.log.last.status if isinstance(self.log.last, Closed) else None
 
     @property
     def folder(self) -> str | None:
@@ -90,7 +92,7 @@ def prepare(
             raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
         new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
         known = _warm(places, new)
-        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), new=True, known=known)
+        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), log=found, known=known)
     stored = specification(found.created, found.opened)
     if stored.name != name:  # somebody renamed its folder: from this session on the log says so, too
         stored = Spec.parse({**stored.to_json(), "name": name})
@@ -122,9 +124,9 @@ def prepare(
     failed = len(history.by_state[TrialState.FAILED] | history.running) if history is not None and retry_failed else None
     changed = [key for key in PER_SESSION if getattr(stored, key) != getattr(current, key)]
     return Prepared(
-        places=places, spec=current, store=store, trials=trials, code=_pickled(code), new=False,
+        places=places, spec=current, store=store, trials=trials, code=_pickled(code), log=found,
         nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
-        changes=[_change(key, stored, current) for key in changed], failed=failed, before=found.told, ended=closed,
+        changes=[_change(key, stored, current) for key in changed], failed=failed,
     )
 
 
