@@ -6,7 +6,7 @@
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
-#   make compat   the demo and the unit tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray"
+#   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray"
 #   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
 
 VENV := .venv

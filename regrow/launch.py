@@ -128,9 +128,9 @@ def _run(
         from httpx import HTTPError
         from prefect import get_client
         from prefect.client.schemas.objects import State
-        from prefect.flow_engine import run_flow
 
         from regrow.flows import run as flows_run
+        from regrow.infra.prefect.private import run_flow
 
         announce(f"Prefect: {redacted(server.wait().ui_url)}")
         server.watch()
@@ -282,13 +282,11 @@ def _user_code(key: str, value: str) -> Iterator[None]:
 def settings_read_again() -> None:
     """For a Prefect that was imported, and read the variables that are its settings, before they changed. Takes 0.15 s of CPU."""
     if "prefect" in sys.modules:
-        from prefect.context import refresh_global_settings_context
-        from prefect.logging.configuration import setup_logging
-
         home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
         there = home.exists()
-        refresh_global_settings_context()
-        setup_logging()
+        from regrow.infra.prefect.private import reread_settings
+
+        reread_settings()
         if not there:  # Prefect makes it as it reads its settings
             with suppress(OSError):  # somebody else's by now, with something in it
                 home.rmdir()

@@ -3,8 +3,9 @@
     python -m tests.compat --only mlflow
 
 Each gets an environment in a temporary folder that shows through to the one this runs in, with the one library exchanged (and what
-that needs); `.venv` is not touched. There the demo is run, shortened, and verified, and the unit tests are. A table is printed, and
-what was said goes to `build/compat`. For a nightly run: it downloads, and takes several minutes for each release.
+that needs); `.venv` is not touched. There the canary of private names is run (`tests/unit/test_private_names.py`), the demo, shortened,
+is run and verified, and the tests of what touches the library most are run. A table is printed, and what was said goes to
+`build/compat`. For a nightly run: it downloads, and takes several minutes for each release.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ HERE = Path(__file__).resolve().parent.parent
 SAID = HERE / "build" / "compat"
 EXTRAS = {"ray": "ray[default,tune]", "prefect": "prefect", "mlflow": "mlflow"}
 """What is exchanged, as it is asked for."""
+TESTS = {
+    "ray": ("tests/system/test_cluster.py",),
+    "prefect": ("tests/system/test_task_runner.py", "tests/unit/test_prefect_process.py"),
+    "mlflow": ("tests/system/test_mlflow_sink.py", "tests/unit/test_mlflow_in_trial.py"),
+}
+"""What touches each library most."""
 LIMIT_SECONDS = 1800
 
 
@@ -34,12 +41,13 @@ class Result:
 
     library: str
     installed: str
+    canary: str = ""
     demo: str = ""
-    units: str = ""
+    tests: str = ""
 
     @property
     def passed(self) -> bool:
-        return self.demo == self.units == "passed"
+        return self.canary == self.demo == self.tests == "passed"
 
 
 def neighbours(library: str) -> list[str]:
@@ -56,7 +64,7 @@ def attempt(library: str, release: str, folder: Path) -> Result:
     said.unlink(missing_ok=True)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet"]
     if not _run(said, [*pip, f"{EXTRAS[library]}=={release}"]):
-        return Result(library=library, installed=f"{release}: cannot be installed")
+        return Result(library=library, installed=f"{release} cannot be installed")
     asked = f"from importlib.metadata import version; print(version({library!r}))"
     installed = subprocess.run([python, "-c", asked], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     work = folder / "work"
@@ -64,10 +72,12 @@ def attempt(library: str, release: str, folder: Path) -> Result:
     for name in ("digits.py", "digits.yaml"):
         text = (HERE / "examples" / name).read_text()
         (work / name).write_text(text.replace("trials: 40", "trials: 6").replace("max_steps: 27", "max_steps: 9"))
+    pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    canary = _run(said, [*pytest, "tests/unit/test_private_names.py"])
     regrow = [str(python), "-m", "regrow"]
     demo = all(_run(said, [*regrow, *words], work) for words in (["run", "digits.yaml"], ["verify", "digits"]))
-    units = _run(said, [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit"])
-    return Result(library=library, installed=installed, demo=_word(demo), units=_word(units))
+    tests = _run(said, [*pytest, *TESTS[library]])
+    return Result(library=library, installed=installed, canary=_word(canary), demo=_word(demo), tests=_word(tests))
 
 
 def overlay(folder: Path) -> Path:
@@ -107,14 +117,14 @@ def main() -> None:
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(EXTRAS):
         parser.error(f"--only: {', '.join(sorted(unknown))} (there are {', '.join(EXTRAS)})")
-    print("| library | release | demo | unit tests |\n|---|---|---|---|")
+    print("| library | release | canary | demo | tests |\n|---|---|---|---|---|")
     results = []
     for library in chosen:
         for release in neighbours(library):
             with tempfile.TemporaryDirectory(prefix="regrow-compat-") as folder:
                 result = attempt(library, release, Path(folder))
             results.append(result)
-            print(f"| {result.library} | {result.installed} | {result.demo} | {result.units} |", flush=True)
+            print(f"| {result.library} | {result.installed} | {result.canary} | {result.demo} | {result.tests} |", flush=True)
     print(f"\nwhat was said: {SAID}")
     sys.exit(0 if all(result.passed for result in results if result.demo) else 1)
 

@@ -16,13 +16,13 @@ from typing import Any
 import optuna
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import DuplicatedStudyError
-from optuna.storages import RDBStorage
-from optuna.storages._rdb import models
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial
 from sqlalchemy import insert, make_url, select
 from sqlalchemy.exc import IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from regrow.infra.exports.optuna_private import models
 from regrow.search.secret import is_secret
 from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import UserError
@@ -36,15 +36,15 @@ _WRITTEN = {"postgres": "postgresql", "sqlite3": "sqlite"}
 """What is meant by names that SQLAlchemy does not know."""
 
 
-def copy(study: optuna.Study, url: str) -> optuna.Study:
-    """The study in the database at `url` (SQLAlchemy's), which may hold others, under its own name.
+def copy(study: optuna.Study, source: BaseStorage, url: str) -> optuna.Study:
+    """The study, which `source` holds, in the database at `url` (SQLAlchemy's), which may hold others, under its own name.
 
     Raises UserError where the database cannot be used, or has a study of that name already; then nothing is written.
     """
     storage = _opened(url)
     try:
         with Session(storage.engine) as session, session.begin():
-            _insert(session, study)
+            _insert(session, study, source)
     except DuplicatedStudyError:
         hint = "choose another name (--study-name), or delete that one with `optuna delete-study`"
         there = f"{shown_url(url)} has a study {study.study_name!r} already"
@@ -119,7 +119,7 @@ def _first_line(error: BaseException) -> str:
     return redacted(str(deepest).strip().partition("\n")[0] or type(deepest).__name__)
 
 
-def _insert(session: Session, study: optuna.Study) -> None:
+def _insert(session: Session, study: optuna.Study, source: BaseStorage) -> None:
     if session.scalar(select(models.StudyModel).where(models.StudyModel.study_name == study.study_name)) is not None:
         raise DuplicatedStudyError
     made = models.StudyModel(
@@ -131,7 +131,7 @@ def _insert(session: Session, study: optuna.Study) -> None:
         session.flush()
     except IntegrityError:  # somebody was quicker
         raise DuplicatedStudyError from None
-    noted = study._storage.get_study_system_attrs(study._study_id)  # noqa: SLF001 - names of metrics: no public way to read all
+    noted = source.get_study_system_attrs(source.get_study_id_from_name(study.study_name))  # the names of metrics
     for table, attributes in (
         (models.StudyUserAttributeModel, study.user_attrs), (models.StudySystemAttributeModel, noted)
     ):

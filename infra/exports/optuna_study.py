@@ -16,7 +16,6 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.study import StudyDirection
-from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.state.places import Places
@@ -31,6 +30,8 @@ from regrow.search.space.domains import Choice, Constant, Domain, Float, Json, N
 
 _FARTHEST_SD = 5.0
 """Optuna knows no normal parameter: it is shown between so many standard deviations on both sides, and all that was tried."""
+_CONSTRAINTS = "constraints"
+"""The attribute where optuna-dashboard looks for a list of violations."""
 _MOST = sys.float_info.max
 """Stands for an infinite violation, as JSON has no infinity and optuna-dashboard could not read it."""
 
@@ -46,7 +47,8 @@ def study(
     """
     modes = [StudyDirection.MINIMIZE if m.mode == "min" else StudyDirection.MAXIMIZE for m in history.spec.metrics]
     with quiet():
-        made = optuna.create_study(study_name=name or history.spec.name, directions=modes)
+        memory = optuna.storages.InMemoryStorage()
+        made = optuna.create_study(study_name=name or history.spec.name, directions=modes, storage=memory)
         made.set_metric_names([metric.name for metric in history.spec.metrics])
         for key, value in _about(history).items():
             made.set_user_attr(key, value)
@@ -55,7 +57,7 @@ def study(
             return made
         from regrow.infra.exports.optuna_database import copy
 
-        return copy(made, storage)
+        return copy(made, memory, storage)
 
 
 def _about(history: History) -> dict[str, Json]:
@@ -188,11 +190,11 @@ class _Trials:
         return values if len(values) == len(self._metrics) else None
 
     def _violations(self, trial: TrialRecord, step: int) -> dict[str, Json]:
-        """As a list, which optuna-dashboard looks for; Optuna reads it, too."""
+        """As a list, which Optuna reads, too (`FrozenTrial.constraints`)."""
         if not self._limits or not step:
             return {}
         row = trial.curve.metrics(step)
-        return {_CONSTRAINTS_KEY: [min(limit.violation(row), _MOST) for limit in self._limits]}
+        return {_CONSTRAINTS: [min(limit.violation(row), _MOST) for limit in self._limits]}
 
     def _attributes(self, trial: TrialRecord, step: int) -> dict[str, Json]:
         last = trial.attempts[-1] if trial.attempts else None

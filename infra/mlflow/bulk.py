@@ -11,19 +11,16 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
 from mlflow.exceptions import MlflowException
-from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
-from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-from mlflow.utils.uri import append_to_uri_path
-from sqlalchemy import Table, bindparam, func, select, tuple_, update
+from sqlalchemy import bindparam, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
+from regrow.infra.mlflow import private
 from regrow.infra.mlflow.experiment import open_experiment
 from regrow.infra.mlflow.updates import (
     CURSOR_TAG,
@@ -43,9 +40,7 @@ from regrow.infra.mlflow.updates import (
 )
 
 _Row = dict[str, Any]
-_RUNS, _PARAMS, _TAGS, _METRICS, _LATEST = (
-    cast(Table, model.__table__) for model in (SqlRun, SqlParam, SqlTag, SqlMetric, SqlLatestMetric)
-)
+_RUNS, _PARAMS, _TAGS, _METRICS, _LATEST = private.tables()
 _LARGEST_FLOAT: Final = 1.7976931348623157e308  # SQL has no infinity; MLflow stores this
 _AT_ONCE: Final = 10_000
 """Points that one statement inserts at most."""
@@ -80,8 +75,7 @@ class BulkWriter:
         self._target = target
         self._run_ids: dict[str, str] = {}
         with self._errors():
-            root = target.artifact_root or DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
-            self._store = SqlAlchemyStore(target.tracking_uri, root)  # type: ignore[no-untyped-call]  # mlflow's
+            self._store = private.sql_store(target.tracking_uri, target.artifact_root)
             experiment = open_experiment(self._store, target)
         self.mlflow_experiment_id: str = experiment.experiment_id
         self._artifact_location: str = experiment.artifact_location
@@ -172,7 +166,7 @@ class _Rows:
     ) -> None:
         run_id = run_ids[change.key]
         tags = first_tags(change, target, None if change.parent else run_ids["experiment"])
-        artifact_uri = append_to_uri_path(artifacts, run_id, "artifacts")  # type: ignore[no-untyped-call]  # mlflow's
+        artifact_uri = private.below(artifacts, run_id, "artifacts")
         self.runs.append(
             {
                 "run_uuid": run_id,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from regrow.infra.machine.sqlite import create_database, fill_from_template
+from regrow.infra.mlflow import private
 
 
 def make_sure_of(tracking_uri: str) -> None:
@@ -39,13 +39,11 @@ def _fill(database: Path) -> None:
 
 
 def _migrate(database: Path) -> None:
-    from mlflow.store.db import utils
     from sqlalchemy.exc import OperationalError
 
-    mlflow: Any = utils  # without types
-    engine = mlflow.create_sqlalchemy_engine(f"sqlite:///{database}")
+    engine = private.engine(f"sqlite:///{database}")
     try:
-        mlflow._initialize_tables(engine)  # noqa: SLF001 - what its SQL store calls
+        private.make_tables(engine)
     except OperationalError as error:
         raise OSError(str(error)) from error
     finally:

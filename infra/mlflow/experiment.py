@@ -3,19 +3,21 @@
 Imports mlflow at the top: load this module lazily, see `mlflow_sink`.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mlflow.entities import Experiment, ExperimentTag, ViewType
 from mlflow.exceptions import MlflowException
-from mlflow.store.tracking.abstract_store import AbstractStore
 from mlflow.tracking import MlflowClient
 
 from regrow.infra.mlflow.updates import SUPERSEDED_TAG, Target
 
+if TYPE_CHECKING:
+    from regrow.infra.mlflow.private import Store
+
 _KIND_TAG: Final = "mlflow.experimentKind"
 
 
-def open_experiment(api: MlflowClient | AbstractStore, target: Target) -> Experiment:
+def open_experiment(api: "MlflowClient | Store", target: Target) -> Experiment:
     """The active MLflow experiment of the target's name."""
     experiment: Experiment | None = api.get_experiment_by_name(target.experiment_name)
     if experiment is None:
@@ -31,13 +33,13 @@ def open_experiment(api: MlflowClient | AbstractStore, target: Target) -> Experi
     return experiment
 
 
-def _tags(api: MlflowClient | AbstractStore) -> Any:
+def _tags(api: "MlflowClient | Store") -> Any:
     """MLflow's page opens an experiment of this kind with its runs and charts, any other with those for agents."""
     kind = "custom_model_development"
-    return [ExperimentTag(_KIND_TAG, kind)] if isinstance(api, AbstractStore) else {_KIND_TAG: kind}
+    return {_KIND_TAG: kind} if isinstance(api, MlflowClient) else [ExperimentTag(_KIND_TAG, kind)]
 
 
-def _restore(api: MlflowClient | AbstractStore, experiment_id: str) -> None:
+def _restore(api: "MlflowClient | Store", experiment_id: str) -> None:
     # MLflow restores every run with its experiment, superseded ones too: those go back to where they were.
     api.restore_experiment(experiment_id)
     superseded = f"tags.`{SUPERSEDED_TAG}` = 'true'"

@@ -20,7 +20,7 @@ from mlflow.entities import Metric, Param, Run
 from mlflow.exceptions import MlflowException, RestException
 
 from regrow.infra.machine import outage
-from regrow.infra.mlflow import parent_run
+from regrow.infra.mlflow import parent_run, private
 from regrow.infra.mlflow.in_trial import ATTEMPT_TAG, PARENT_TAG, TRIAL_TAG, Tracked
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
 from regrow.tasks.names import task_name
@@ -149,9 +149,7 @@ def _portions(values: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
 def monitor(run_id: str, tracking_uri: str) -> object:
     """Starts MLflow's monitor of CPU, memory, disk, network and GPU, into that run; None, and a warning, if it cannot."""
     try:
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        found = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=tracking_uri)  # type: ignore[no-untyped-call]
+        found = private.system_monitor(run_id, tracking_uri)
         found.start()  # type: ignore[no-untyped-call]
     except ImportError as error:
         _LOG.warning("system metrics are not recorded: %s (`pip install psutil`)", error)

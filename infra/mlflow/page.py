@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from flask import Response, request
 from mlflow.server import app as pages
-from mlflow.server.fastapi_app import app
 
-__all__ = ["app"]
+from regrow.infra.mlflow.private import web_app
+
+app = web_app()
 
 _SEEN = b"""<script>try { localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true") } catch {}</script>"""
 

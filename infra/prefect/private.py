@@ -1,6 +1,4 @@
-"""What of Prefect's engine and events is used that its documentation does not promise.
-
-How a flow run is begun (`regrow/launch.py`) and the server (`infra/prefect/process.py`) use names of their own.
+"""What of Prefect's engines, events, settings and server is used that its documentation does not promise.
 
 Each name is in the canary test (`tests/unit/test_private_names.py`), with what breaks without it.
 """
@@ -10,14 +8,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import refresh_global_settings_context
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
+from prefect.flow_engine import run_flow
+from prefect.logging.configuration import setup_logging
 from prefect.task_engine import run_task_async
 from prefect.utilities.engine import emit_task_run_state_change_event
 
-__all__ = ["Labels", "emit_state", "events_kept", "no_small_talk", "run_task_async"]
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = [
+    "Labels", "emit_state", "events_kept", "make_database", "no_small_talk", "reread_settings", "run_flow", "run_task_async",
+    "server_app",
+]
 
 CHECKPOINT_SECONDS = 10.0
 """Between two questions to the server whether it has all events; also how late it hears of them after it was away."""
@@ -62,6 +70,32 @@ def no_small_talk() -> None:
     logger = logging.getLogger("prefect.task_runs")
     if _not_small_talk not in logger.filters:
         logger.addFilter(_not_small_talk)
+
+
+def reread_settings() -> None:
+    """Make Prefect read its variables again, in case it was imported before they were set."""
+    refresh_global_settings_context()
+    setup_logging()
+
+
+def server_app() -> FastAPI:
+    """Prefect's server, to be served once, by this process."""
+    from prefect.server.api.server import create_app
+
+    return create_app(final=True)
+
+
+async def make_database() -> None:
+    """Run all migrations of the installed Prefect on the database of its settings, and register its block types."""
+    from prefect.server.database import provide_database_interface
+    from prefect.server.models.block_registration import run_block_auto_registration
+
+    db = provide_database_interface()
+    await db.create_db()
+    async with db.session_context() as session:
+        await run_block_auto_registration(session=session)
+        await session.commit()
+    await (await db.engine()).dispose()
 
 
 def _not_small_talk(record: logging.LogRecord) -> bool:

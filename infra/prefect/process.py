@@ -70,7 +70,9 @@ def create_server_database(database: Path, template: Path) -> None:
     migrations left, stamped with their revision.
     """
     if not database.exists():
-        fill_from_template(database, template, lambda: asyncio.run(migrate()))
+        from regrow.infra.prefect.private import make_database
+
+        fill_from_template(database, template, lambda: asyncio.run(make_database()))
 
 
 def is_current(database: Path, template: Path) -> bool:
@@ -90,19 +92,6 @@ def revision(database: Path) -> str | None:
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         found = connection.execute("select version_num from alembic_version").fetchone()
     return None if found is None else str(found[0])
-
-
-async def migrate() -> None:
-    """Run all migrations of the installed Prefect and register its block types."""
-    from prefect.server.database import provide_database_interface
-    from prefect.server.models.block_registration import run_block_auto_registration
-
-    db = provide_database_interface()
-    await db.create_db()
-    async with db.session_context() as session:
-        await run_block_auto_registration(session=session)
-        await session.commit()
-    await (await db.engine()).dispose()
 
 
 def main() -> None:
@@ -127,9 +116,10 @@ def main() -> None:
         # Asking Alembic whether there is anything to migrate loads every migration that there ever was: 0.6 s of CPU.
         os.environ["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"
     import uvicorn
-    from prefect.server.api.server import create_app
 
-    app = create_app(final=True)
+    from regrow.infra.prefect.private import server_app
+
+    app = server_app()
     gc.freeze()
     gc.enable()
     class Server(uvicorn.Server):

@@ -66,6 +66,7 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         super().__init__()  # type: ignore[no-untyped-call]  # Prefect's
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._entered = False
         self._base: Context | None = None
         """The context of the loop's own coroutine: the client that all engines share."""
         self._leaving: asyncio.Event | None = None
@@ -83,7 +84,13 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
 
     __hash__ = object.__hash__
 
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._entered = True
+        return self
+
     def __exit__(self, *exc_info: object) -> None:
+        self._entered = False
         if self._thread is not None and self._loop is not None and self._leaving is not None:
             self._loop.call_soon_threadsafe(self._leaving.set)
             self._thread.join(LEAVE_SECONDS + 1.0)
@@ -115,7 +122,7 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         """Runs a task and resolves to its final state. `task_run` is one that exists already, in the state that it is to go on
         from; its state, count of runs and times are kept up to date in place.
         """
-        if not self._started:
+        if not self._entered:
             raise RuntimeError("The task runner must be started before submitting work.")
         loop = self._running()
         engine = functools.partial(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.machine.processes import Guard
 from regrow.infra.machine.surroundings import short_tmp
+from regrow.infra.ray import private
 from regrow.infra.ray.start import as_we_want
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.variables import put, put_back
@@ -95,6 +96,8 @@ class _Ownership:
     guard: Guard | None
     head: str | None
     gcs: str
+    vital: Mapping[str, subprocess.Popen[bytes]]
+    """The processes that a local cluster can't do without, by the names of their programs."""
     silent_since: float | None = None
     looked: float = 0.0
 
@@ -128,7 +131,7 @@ def connect(
             _probe(target, named_by="the address" if address else "RAY_ADDRESS")
             options |= {"address": target, "runtime_env": _merged(runtime_env, env)}
         else:
-            _apply_authentication()
+            private.reread_authentication()
             undo |= {name: old for name, old in put(env).items() if name not in undo}
             options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
             options |= {
@@ -136,8 +139,9 @@ def connect(
                 "runtime_env": dict(runtime_env) if runtime_env else None,
             }
             guard = Guard(f"{_MARK}={mark}")
-        with as_we_want(local=not target):
+        with as_we_want(local=not target) as begun:
             ray.init(**options)
+        vital = {} if target else {name: begun[name] for name in _VITAL}
     except BaseException as error:
         if guard is not None:
             guard.finish()
@@ -157,7 +161,7 @@ def connect(
     undo |= put(_DRIVER_SETTINGS)
     global _owned
     gcs: str = ray.get_runtime_context().gcs_address
-    _owned = _Ownership(environment=undo, guard=guard, head=gcs if target else None, gcs=gcs)
+    _owned = _Ownership(environment=undo, guard=guard, head=gcs if target else None, gcs=gcs, vital=vital)
     return Cluster(address=gcs, local=not target)
 
 
@@ -177,7 +181,7 @@ def disconnect() -> None:
         owned.guard.finish()
     put_back(owned.environment)
     if "RAY_AUTH_TOKEN" in owned.environment:
-        _apply_authentication()
+        private.reread_authentication()
 
 
 def lost() -> str | None:
@@ -189,8 +193,7 @@ def lost() -> str | None:
     if _owned is None or not _ray().is_initialized():
         return None
     if _owned.head is None:
-        node = importlib.import_module("ray._private.worker")._global_node  # noqa: SLF001 - Ray has no public way (2.60)
-        gone = [name for name, _ in node.dead_processes() if name in _VITAL] if node is not None else []
+        gone = [name for name, process in _owned.vital.items() if process.poll() is not None]
         return f"its {' and '.join(gone)} died" if gone else None
     now = time.monotonic()
     if now - _owned.looked < LOOK_SECONDS:
@@ -333,13 +336,6 @@ def _token() -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
-def _apply_authentication() -> None:
-    """Make Ray read the authentication variables again, in case it was imported before they were set."""
-    raylet: Any = importlib.import_module("ray._raylet")  # compiled, without types
-    raylet.Config.initialize("")  # both as Ray itself does it (ray._private.authentication_test_utils)
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
 def _probe(address: str, *, named_by: str) -> None:
     """Raise UserError unless a cluster answers at `address`."""
     wrong = f"No Ray cluster at {named_by} {address!r}"
@@ -354,19 +350,9 @@ def _probe(address: str, *, named_by: str) -> None:
             raise UserError(f"{wrong} ({error.strerror or error}): {advice}") from None
     if "://" in address:
         return  # Ray Client checks and gives up by itself
-    # In a process of its own, because it can't be interrupted and complains on stderr.
-    code = "import sys; from ray._private.services import canonicalize_bootstrap_address as find\n"
-    code += "from ray._raylet import GcsClient; GcsClient(address=find(sys.argv[1]))"
     try:
-        run = subprocess.run(
-            [sys.executable, "-P", "-c", code, address],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-        )
+        reason = private.ask_head(address, PROBE_SECONDS)
     except subprocess.TimeoutExpired:
         raise UserError(f"{wrong}: nothing there speaks Ray within {PROBE_SECONDS:.0f} s; {advice}") from None
-    if run.returncode:
-        reason = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
+    if reason is not None:
         raise UserError(f"{wrong}: {reason}; {advice}")

@@ -5,17 +5,15 @@ A thread asks Ray, so that a cluster which does not answer never holds the drive
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 
-from regrow.infra.ray import cluster
+from regrow.infra.ray import cluster, private
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
@@ -104,7 +102,7 @@ class Nodes:
 
     def _look(self) -> None:
         nodes = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]  # ray's
-        draining: dict[str, int] = _gcs().get_draining_nodes()
+        draining = private.draining_nodes()
         alive = {key: node for key, node in nodes.items() if node["Alive"]}
         with self._lock:
             lost = [key for key in self._alive if key not in alive and key not in self._gone]
@@ -119,15 +117,6 @@ class Nodes:
         with self._lock:
             asked = [(node_id, why) for node_id, why in self._to_drain.items() if node_id in self._alive]
         for node_id, why in asked:
-            autoscaler: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")  # generated, without types
-            deadline_ms = int((time.time() + DRAIN_SECONDS) * 1000)
-            reason = autoscaler.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
-            _gcs().drain_node(node_id, reason, why, deadline_ms)
+            private.drain(node_id, why, DRAIN_SECONDS)
             with self._lock:
                 self._to_drain.pop(node_id, None)
-
-
-def _gcs() -> Any:
-    """Ray's client for its control store; what `ray drain-node` uses, too (2.60 has no public one)."""
-    worker: Any = importlib.import_module("ray._private.worker").global_worker
-    return worker.gcs_client

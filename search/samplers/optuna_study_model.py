@@ -1,4 +1,4 @@
-"""The study behind `optuna_study.py`: told results as Optuna's trials. It knows Optuna down to names it does not publish.
+"""The study behind `optuna_study.py`: told results as Optuna's trials.
 
 An Optuna sampler remembers in three places: its own attributes (gone, since it is made anew), attributes of the trial
 that it proposes, and attributes of the study (NSGA's parents of a generation). The last two come back as the
@@ -17,13 +17,12 @@ from typing import Any
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
-from optuna.samplers._ga import BaseGASampler
 from optuna.study import StudyDirection
-from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result
+from regrow.search.samplers.optuna_private import OneStudy, generation_key
 from regrow.search.samplers.told import ended_value, supersedes
 from regrow.search.samplers.tpe_axes import Axis, axis
 from regrow.search.space.domains import Constant, Grid, Json
@@ -48,7 +47,7 @@ class StudyModel:
         with quiet():
             made = make(0)
         # A genetic sampler counts the trials of a generation. Those that it did not propose are of the first.
-        key = made._get_generation_key() if isinstance(made, BaseGASampler) else None  # noqa: SLF001  # it has no other name
+        key = generation_key(made)
         self._attributes = {} if key is None else {key: 0}
 
     def tell(self, result: Result) -> None:
@@ -98,13 +97,15 @@ class StudyModel:
             name: a.distribution.to_external_repr(a.coordinate(result.config[name])) for name, a in kept.items()
         }
         attributes = dict(result.state.get("trial", {})) if result.state else dict(self._attributes)
-        for i, violation in enumerate(result.violations):
-            attributes[f"{_CONSTRAINTS_KEY}:{i}"] = violation
         one = len(self._setting.modes) == 1
-        return _trial(
+        trial = _trial(
             place, state, values=values, params=params, distributions=distributions, system_attrs=attributes,
             intermediate_values=dict(result.intermediate) if one else {},
         )
+        for i, violation in enumerate(result.violations):
+            if not math.isnan(violation):  # of a failed trial
+                trial.set_constraint(str(i), violation)
+        return trial
 
     def _end(self, result: Result) -> tuple[TrialState, list[float] | None]:
         """State and values. FAIL for whatever could not be compared with other trials."""
@@ -158,7 +159,7 @@ class ProposedTrial:
         return {key: attributes for key, attributes in noted.items() if attributes}
 
 
-class _Storage(optuna.storages.InMemoryStorage):
+class _Storage(OneStudy):
     """A storage of one study whose trials are put at their places, and one that is open at a time, for a proposal.
 
     Optuna's own can only append, and never forgets a trial that was asked for.
@@ -171,41 +172,32 @@ class _Storage(optuna.storages.InMemoryStorage):
         self._open = 0
         self._under: FrozenTrial | None = None
 
-    @property
-    def _trials(self) -> list[FrozenTrial]:
-        return self._studies[0].trials
-
     def fill(self, count: int) -> None:
         """Failed trials up to `count` of them, where there are fewer."""
-        for place in range(len(self._trials), count):
-            self.put(_trial(place, TrialState.FAIL))
+        for place in range(len(self.all_trials), count):
+            super().put(_trial(place, TrialState.FAIL))
 
     @property
     def opened(self) -> FrozenTrial:
         """The trial that is open."""
-        return self._trials[self._open]
+        return self.all_trials[self._open]
 
     def put(self, trial: FrozenTrial) -> None:
         """Sets the trial at the place of its number."""
-        place = trial.number
-        self.fill(place)
-        self._trial_id_to_study_id_and_number[place] = (0, place)
-        if place == len(self._trials):
-            self._trials.append(trial)
-        else:
-            self._trials[place] = trial
+        self.fill(trial.number)
+        super().put(trial)
 
     def open(self, place: int, attributes: Mapping[str, Json]) -> None:
         """The next new trial takes this place; the study has these attributes."""
-        self._open, self._under = place, self._trials[place] if place < len(self._trials) else None
-        self._studies[0].system_attrs = dict(attributes)
+        self._open, self._under = place, self.all_trials[place] if place < len(self.all_trials) else None
+        self.note(attributes)
 
     def close(self) -> None:
         """Forgets the trial that was opened."""
         if self._under is not None:
-            self._trials[self._open] = self._under
+            self.all_trials[self._open] = self._under
         else:
-            del self._trials[self._open :]
+            del self.all_trials[self._open :]
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """At the place that is open."""
@@ -214,7 +206,7 @@ class _Storage(optuna.storages.InMemoryStorage):
 
     def get_best_trial(self, study_id: int) -> FrozenTrial:
         """Of equal ones the first by number, whichever ended first."""
-        done = [t for t in self._trials if t.state is TrialState.COMPLETE]
+        done = [t for t in self.all_trials if t.state is TrialState.COMPLETE]
         if not done:
             raise ValueError("No trials are completed yet.")
         sign = 1.0 if self.get_study_directions(0)[0] is StudyDirection.MINIMIZE else -1.0

@@ -1,6 +1,6 @@
 """The density of many trials at few candidates, computed fast. Nothing about searching lives here.
 
-Optuna's `_ParzenEstimator` is the same mixture of products; for thousands of trials its `log_pdf` spends
+Optuna's `ParzenEstimator` is the same mixture of products; for thousands of trials its `log_pdf` spends
 its time in the tails of discrete parameters, which it computes one at a time in Python (0.1 s of 0.15 s a
 proposal with 10,000 trials), and in building arrays of candidates x trials x parameters.
 """
@@ -10,31 +10,31 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
-from optuna.samplers._tpe.probability_distributions import (
-    _BatchedCategoricalDistributions,
-    _BatchedDistributions,
-    _BatchedTruncLogNormDistributions,
-    _BatchedTruncNormDistributions,
-    _unique_inverse_2d,
-)
 from scipy.special import log_ndtr, ndtr
 
+from regrow.search.samplers.optuna_private import (
+    Categorical,
+    Kernels,
+    ParzenEstimator,
+    TruncatedLogNormal,
+    TruncatedNormal,
+    unique_pairs,
+)
 from regrow.search.samplers.tpe_history import Floats
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
-class FastDensity(_ParzenEstimator):
+class FastDensity(ParzenEstimator):
     """A Parzen estimator whose `log_pdf` is Optuna's up to rounding (1e-9 relative, see the tests)."""
 
     def log_pdf(self, samples_dict: dict[str, Floats]) -> Floats:
         """The log density at each sample; -inf where it is 0."""
-        mixture = self._mixture_distribution
-        total = np.zeros((len(next(iter(samples_dict.values()))), len(mixture.weights)))
-        for name, kernels in zip(self._search_space, mixture.distributions, strict=True):
+        weights = self.weights
+        total = np.zeros((len(next(iter(samples_dict.values()))), len(weights)))
+        for name, kernels in self.kernels():
             _add_log_pdf(total, kernels, samples_dict[name])
-        total += np.log(mixture.weights)  # last, as Optuna does: among categories alone no bit differs
+        total += np.log(weights)  # last, as Optuna does: among categories alone no bit differs
         largest = total.max(axis=1)
         largest[np.isneginf(largest)] = 0.0
         total -= largest[:, None]
@@ -43,13 +43,13 @@ class FastDensity(_ParzenEstimator):
             return np.asarray(np.log(total.sum(axis=1)) + largest)
 
 
-def _add_log_pdf(total: Floats, kernels: _BatchedDistributions, x: Floats) -> None:
+def _add_log_pdf(total: Floats, kernels: Kernels, x: Floats) -> None:
     """Adds to `total` (samples x kernels) the log density of one parameter."""
-    if isinstance(kernels, _BatchedCategoricalDistributions):
+    if isinstance(kernels, Categorical):
         total += np.log(kernels.weights.T)[x.astype(np.intp)]
         return
     mu, sigma, low, high = kernels.mu, kernels.sigma, kernels.adapted_low, kernels.adapted_high
-    if isinstance(kernels, (_BatchedTruncNormDistributions, _BatchedTruncLogNormDistributions)):
+    if isinstance(kernels, (TruncatedNormal, TruncatedLogNormal)):
         x = np.log(x) if kernels.is_log else x
         total -= log_mass((low - mu) / sigma, (high - mu) / sigma) + np.log(sigma) + _HALF_LOG_TAU
         z = x[:, None] - mu
@@ -64,7 +64,7 @@ def _add_log_pdf(total: Floats, kernels: _BatchedDistributions, x: Floats) -> No
     left, right = values - half, values + half
     if kernels.is_log:
         left, right = np.log(left), np.log(right)
-    mu, sigma, of_kernel = _unique_inverse_2d(mu, sigma)
+    mu, sigma, of_kernel = unique_pairs(mu, sigma)
     mass = log_mass((left[:, None] - mu) / sigma, (right[:, None] - mu) / sigma)
     mass -= log_mass((low - mu) / sigma, (high - mu) / sigma)
     total += mass[:, of_kernel][of_sample]

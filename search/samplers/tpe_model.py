@@ -1,4 +1,4 @@
-"""Optuna's TPE over our columns: the one module that knows Optuna, down to names that it does not publish.
+"""Optuna's TPE over our columns. What it does not publish of itself is named in `optuna_private.py`.
 
 What is Optuna's own code: the study and its one trial, the random proposals at the start, the densities of
 the good trials and of the others, the candidates, the choice among them. What is ours: which trials are good
@@ -22,14 +22,11 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import TPESampler
-from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
-from optuna.samplers._tpe.sampler import _RELATIVE_PARAMS_KEY, default_gamma
-from optuna.search_space.group_decomposed import _SearchSpaceGroup
 
 from regrow.search.chance import uniform_draw
 from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result
+from regrow.search.samplers.optuna_private import RELATIVE_PARAMS_KEY, OpenTpe, ParzenEstimator, default_gamma
 from regrow.search.samplers.tpe_axes import Axis, axis
 from regrow.search.samplers.tpe_budget import BudgetHistory
 from regrow.search.samplers.tpe_density import FastDensity
@@ -96,7 +93,7 @@ class ProposedTrial:
         return dict(self._study.get_trials(deepcopy=False)[0].system_attrs)
 
 
-class _ColumnTPE(TPESampler):
+class _ColumnTPE(OpenTpe):
     """TPESampler with the history taken from columns in place of a study's trials."""
 
     def __init__(
@@ -117,26 +114,21 @@ class _ColumnTPE(TPESampler):
     ) -> dict[str, BaseDistribution]:
         """What is drawn together: the parameters that every trial has or, with `group`, each maximal
         group."""
-        if not self._is_multivariate(study):
+        if not self.is_joint(study):
             return {}
         activities = list(self._history.activities())
-        spaces: Sequence[Mapping[str, BaseDistribution]]
-        if self._group:
-            self._search_space_group = _SearchSpaceGroup()
-            for names in activities:
-                self._search_space_group.add_distributions({n: self._axes[n].distribution for n in names})
-            spaces = self._search_space_group.search_spaces
-        else:
+        spaces: Sequence[Mapping[str, BaseDistribution]] | None
+        spaces = self.groups({n: self._axes[n].distribution for n in names} for names in activities)
+        if spaces is None:
             common = frozenset.intersection(*activities) if activities else frozenset()
             spaces = [{name: self._axes[name].distribution for name in common}]
         return {name: d for space in spaces for name, d in sorted(space.items()) if not d.single()}
 
-    def _sample_relative(
-        self, study: optuna.Study, trial: optuna.trial.FrozenTrial, search_space: dict[str, BaseDistribution]
+    def sample_together(
+        self, study: optuna.Study, trial: optuna.trial.FrozenTrial, space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        if not search_space or self._history.ended() < self._n_startup_trials:
-            return {}
-        return self._sample(study, trial, search_space)
+        """Nothing at first, then TPE for all of them at once."""
+        return {} if not space or self._history.ended() < self.startup_trials else self._proposed(space)
 
     def sample_independent(
         self,
@@ -146,24 +138,17 @@ class _ColumnTPE(TPESampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """What is not drawn together with others: random at first, then TPE for this parameter alone."""
-        if self._history.ended() < self._n_startup_trials:
-            return self._random_sampler.sample_independent(study, trial, param_name, param_distribution)
-        return self._sample(study, trial, {param_name: param_distribution})[param_name]
+        if self._history.ended() < self.startup_trials:
+            return self.at_random(study, trial, param_name, param_distribution)
+        return self._proposed({param_name: param_distribution})[param_name]
 
-    def _sample(
-        self, study: optuna.Study, trial: optuna.trial.FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        below, above = self._history.split(
-            default_gamma(self._history.ended()), liar=self._constant_liar, number=self._number
-        )
-        others = self._history.observed(search_space, above)
-        density = _ParzenEstimator if len(next(iter(others.values()))) <= EXACT else FastDensity
-        best_so_far = self._history.observed(search_space, below)
-        good = density(best_so_far, search_space, self._parzen_estimator_parameters)
-        other = density(others, search_space, self._parzen_estimator_parameters)
-        candidates = good.sample(self._rng.rng, self._n_ei_candidates)
-        best = self._compare(candidates, self._compute_acquisition_func(candidates, good, other))
-        return {name: d.to_external_repr(best[name]) for name, d in search_space.items()}
+    def _proposed(self, space: dict[str, BaseDistribution]) -> dict[str, Any]:
+        below, above = self._history.split(default_gamma(self._history.ended()), liar=self.liar, number=self._number)
+        others = self._history.observed(space, above)
+        kind = ParzenEstimator if len(next(iter(others.values()))) <= EXACT else FastDensity
+        good = self.density(kind, self._history.observed(space, below), space)
+        best = self.best(good, self.density(kind, others, space))
+        return {name: d.to_external_repr(best[name]) for name, d in space.items()}
 
 
 _STUDY = "regrow"
@@ -186,6 +171,6 @@ def _empty_storage(mode: Mode) -> optuna.storages.InMemoryStorage:
 def _shared(state: Mapping[str, Json]) -> dict[str, float]:
     """The coordinates that a proposal drew at once; Optuna notes them as JSON, cut into pieces."""
     pieces: list[str] = []
-    while (piece := state.get(f"{_RELATIVE_PARAMS_KEY}:{len(pieces)}")) is not None:
+    while (piece := state.get(f"{RELATIVE_PARAMS_KEY}:{len(pieces)}")) is not None:
         pieces.append(piece)
     return {name: float(value) for name, value in json.loads("".join(pieces) or "{}").items()}

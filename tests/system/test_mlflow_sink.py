@@ -203,8 +203,8 @@ from dataclasses import replace
 from regrow.infra.mlflow import bulk
 from regrow.infra.mlflow.sink import MlflowSink
 from updates_to_record import FIRST, PARENT, START
-uri, name, last, bulk = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
-bulk.knows_this_mlflow = lambda: bulk
+uri, name, last, knows = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
+bulk.knows_this_mlflow = lambda: knows
 sink = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id="id-" + name)
 cursor = sink.load().cursor or 0
 for n in range(max(cursor - 3, 0), last):

@@ -13,7 +13,6 @@ import pytest
 from optuna.trial import TrialState
 from sqlalchemy import MetaData, create_engine, select
 
-from regrow.infra.exports import optuna_database
 from regrow.infra.exports.optuna_study import study
 from regrow.infra.state.places import Places
 from regrow.search.history import History
@@ -181,7 +180,8 @@ def test_a_database_has_row_for_row_what_optuna_itself_would_write(changes: dict
         theirs.set_user_attr(key, value)
     theirs.set_metric_names(made.metric_names or [])
     theirs.add_trials(made.trials)
-    optuna_database.copy(made, f"sqlite:///{tmp_path / 'ours.db'}")
+    written = study(exported.history(trials=6, **changes), storage=f"sqlite:///{tmp_path / 'ours.db'}")
+    assert written.study_name == made.study_name
     ours = rows(tmp_path / "ours.db")
     expected = rows(tmp_path / "theirs.db")
     assert {k: len(v) for k, v in ours.items()} == {k: len(v) for k, v in expected.items()}
