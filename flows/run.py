@@ -52,7 +52,7 @@ from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import join, slots, widest
+from regrow.infra.ray.joining import join, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state.collection import collect
@@ -65,6 +65,7 @@ from regrow.infra.state.sources import code_changed
 from regrow.infra.state.spec_file import read_spec
 from regrow.search.events import Status
 from regrow.search.history import History
+from regrow.search.needs import widest
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
@@ -210,7 +211,8 @@ def _session(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        environment=environment, known=prepared.known, widest=widest(spec, ray_cluster), retry_failed=retry_failed,
+        environment=environment, known=prepared.known, retry_failed=retry_failed,
+        widest=widest(spec.resources.needs(), ray_cluster.nodes()),
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator = start_coordinator(store, opening, name=address)
@@ -228,13 +230,12 @@ def _session(
     ):
         logs = RunLogs(client, context.flow_run.id)
         attempts = Attempts(
-            runner=context.task_runner, executor=RayExecutor(shared, spec.resources, nodes), lost=partial(lost, coordinator),
+            runner=context.task_runner, executor=RayExecutor(shared, nodes), lost=partial(lost, coordinator),
             flow_run_id=context.flow_run.id, experiment_id=experiment_id, logs=logs,
         )
         signs = present(store) if places.remote else nullcontext()
-        wanted = spec.resources.wanted()
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
-            with signs, stop_requests(store, asked), spares(nodes, wanted):
+            with signs, stop_requests(store, asked), spares(nodes, spec.resources.needs()):
                 status = _Loop(coordinator, attempts, nodes, asked).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)

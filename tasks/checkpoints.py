@@ -1,8 +1,8 @@
 """Saving, restoring and removing checkpoints through a `Store`. What a manifest is lives in `manifests.py`.
 
-A checkpoint is a folder of files. Each file becomes a blob named by its hash within the attempt; then one manifest is
-created, which is the commit: without it the blobs mean nothing, and with it all of them are durable. Which
-checkpoints are kept is decided elsewhere, from the log.
+A checkpoint is a folder of files. Each file becomes a blob named by its hash within the attempt (`upload`, by each rank that
+has a part of it); then one manifest is created, which is the commit: without it the blobs mean nothing, and with it all of
+them are durable. Which checkpoints are kept is decided elsewhere, from the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,19 @@ from pathlib import Path
 import msgspec
 
 from regrow.tasks.checkpoint_folder import contents, digest_of
-from regrow.tasks.manifests import File, Manifest, Unsound, blob_key, blob_scope, manifest_key, own_scope, seal, unseal
+from regrow.tasks.manifests import (
+    File,
+    Manifest,
+    Part,
+    Unsound,
+    blob_key,
+    blob_scope,
+    joined,
+    manifest_key,
+    own_scope,
+    seal,
+    unseal,
+)
 from regrow.tasks.ports import Exists, Missing, Store
 
 _LOG = logging.getLogger("regrow.trial.checkpoints")
@@ -65,26 +77,50 @@ def save(
     step: int,
     known: MutableMapping[str, int] | None = None,
 ) -> SavedCheckpoint:
-    """Save the folder, which nothing may write to meanwhile, as the attempt's checkpoint at `step`.
+    """Save the folder as the whole of the attempt's checkpoint at `step`: see `upload` and `commit`."""
+    part = upload(store, folder, trial=trial, attempt=attempt, known=known)
+    return commit(store, [part], trial=trial, attempt=attempt, step=step)
+
+
+def upload(
+    store: Store,
+    folder: Path,
+    *,
+    trial: int,
+    attempt: int,
+    rank: int = 0,
+    known: MutableMapping[str, int] | None = None,
+) -> Part:
+    """Make the folder's files durable, which nothing may write to meanwhile, as the part that `rank` has of a checkpoint.
 
     `known`: blobs (key to bytes) that this attempt has in the store and that nobody deletes meanwhile: they are not
     sent again; what is sent is added. Symbolic links within the folder are saved as what they point to.
 
-    Raises UserError for a folder that can't be saved (a link out of it, a socket, a path that isn't portable), Exists
-    if another checkpoint was committed at this step, and the store's errors; then nothing was committed.
+    Raises UserError for a folder that can't be saved (a link out of it, a socket, a path that isn't portable), and the
+    store's errors.
     """
     paths, folders = contents(folder)
     with ThreadPoolExecutor(PARALLEL) as pool:
-        files = list(pool.map(lambda path: _file(folder, path, trial, attempt), paths))
+        files = list(pool.map(lambda path: _file(folder, path, trial, attempt, rank), paths))
         blobs = {file.key: file for file in files if known is None or file.key not in known}
         sent = list(pool.map(lambda file: _upload(store, folder, file), blobs.values()))
     if known is not None:
         known.update({file.key: file.size for file in blobs.values()})
+    return Part(files=files, folders=folders, uploaded=sum(sent))
+
+
+def commit(store: Store, parts: Collection[Part], *, trial: int, attempt: int, step: int) -> SavedCheckpoint:
+    """Commit the parts of all ranks, which are durable, as the attempt's checkpoint at `step`.
+
+    Raises UserError for parts that don't go together (see `joined`), Exists if another checkpoint was committed at this step,
+    and the store's errors; then nothing was committed.
+    """
+    files, folders = joined(parts)
     key = manifest_key(trial, attempt, step)
     data = seal(Manifest(trial=trial, attempt=attempt, step=step, files=files, folders=folders))
     _commit(store, key, data)
     size = sum(file.size for file in files)
-    return SavedCheckpoint(manifest=key, step=step, size=size, files=len(files), uploaded=sum(sent))
+    return SavedCheckpoint(manifest=key, step=step, size=size, files=len(files), uploaded=sum(part.uploaded for part in parts))
 
 
 def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> SavedCheckpoint:
@@ -192,11 +228,12 @@ def _blobs(store: Store, key: str) -> set[str] | None:
         return None
 
 
-def _file(folder: Path, path: str, trial: int, attempt: int) -> File:
+def _file(folder: Path, path: str, trial: int, attempt: int, rank: int) -> File:
     source = folder / path
     digest, size = digest_of(source)
     executable = bool(source.stat().st_mode & stat.S_IXUSR)
-    return File(path=path, key=blob_key(trial, attempt, digest), sha256=digest, size=size, executable=executable)
+    key = blob_key(trial, attempt, digest)
+    return File(path=path, key=key, sha256=digest, size=size, executable=executable, rank=rank)
 
 
 def _upload(store: Store, folder: Path, file: File) -> int:
@@ -218,7 +255,7 @@ def _fetch(store: Store, manifest: Manifest, folder: Path) -> None:
         try:
             store.fetch(file.key, target)
         except Missing as error:
-            raise Unsound(f"{file.path}: {error}") from None
+            raise Unsound(f"{file.path}, of rank {file.rank}: {error}") from None
         digest, size = digest_of(target)
         if (digest, size) != (file.sha256, file.size):
             raise Unsound(f"{file.path}: {file.key} holds {size} bytes with another hash than the {file.size} saved")

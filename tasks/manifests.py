@@ -14,7 +14,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 import msgspec
 
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, UserError
 
 VERSION = 1
 MAX_PATH, MAX_NAME = 1024, 255
@@ -27,18 +27,31 @@ class Unsound(RegrowError):
     """A checkpoint, or a part of it, is not what was saved; fall back to another. The message says why."""
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: where it belongs in the folder (posix, relative), and the blob that holds its bytes."""
+class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One file: where it belongs in the folder (posix, relative), the blob that holds its bytes, and which rank wrote it.
+
+    The rank stands at each file, not above a list of a rank's files: whoever restores, verifies, clones or deletes a checkpoint
+    walks its files whoever wrote them, and the manifest of one rank has the bytes that it had when there were no ranks.
+    """
 
     path: str
     key: str
     sha256: str
     size: int
     executable: bool
+    rank: int = 0
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank has uploaded of a checkpoint, before it is committed; `uploaded` bytes were not in the store yet."""
+
+    files: list[File]
+    folders: list[str]
+    uploaded: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a checkpoint. `folders` are those that hold no file. Blobs of other attempts may be referred to (a
+    """All of a checkpoint, of all ranks. `folders` are those that hold no file. Blobs of other attempts may be referred to (a
     clone).
     """
 
@@ -80,6 +93,27 @@ def own_scope(key: str) -> str:
     if not match:
         raise ValueError(f"{key!r} is no manifest")
     return blob_scope(int(match[1]), int(match[2]))
+
+
+def joined(parts: Iterable[Part]) -> tuple[list[File], list[str]]:
+    """The files and empty folders of all parts as one checkpoint's; what several ranks wrote alike is there once.
+
+    Raises UserError, with both ranks, for a path at which two of them wrote different bytes, and for paths in each other's way.
+    """
+    files: dict[str, File] = {}
+    folders: dict[str, None] = {}
+    for part in parts:
+        for file in part.files:
+            first = files.setdefault(file.path, file)
+            if first.sha256 != file.sha256:
+                both = f"ranks {first.rank} and {file.rank} wrote different files at {file.path!r}"
+                raise UserError(f"checkpoint: {both}; put the rank into the name, or let one of them write it")
+        folders.update(dict.fromkeys(part.folders))
+    try:
+        check_paths(files, folders)
+    except Unsound as error:
+        raise UserError(f"checkpoint: {error}, in the files of all ranks; choose other names") from None
+    return list(files.values()), list(folders)
 
 
 def seal(manifest: Manifest) -> bytes:

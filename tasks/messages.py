@@ -11,6 +11,7 @@ import msgspec
 
 from regrow.search.endings import Ending
 from regrow.search.events import Ended, Row, Saved
+from regrow.search.needs import Needs
 from regrow.search.spec import Spec
 
 
@@ -58,7 +59,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to run. (trial, attempt) is its lease; `config` is nested as the user wrote the space.
 
     `until` is the step of the first decision, None for none; `checkpoints` are manifests to restore, newest first.
-    `avoid_spot`, `clones` and `width`: see Started; a clone becomes the checkpoint of `step`, the last that the trial did.
+    `avoid_spot`, `clones` and `width`: see Started; `needs`: what these slots are made of. A clone becomes the checkpoint of
+    `step`, the last that the trial did.
     `values`: the objective at the steps done so far, where the job has an ending. `ran`: seconds of the earlier attempts.
     `story` tells people why there is another attempt; empty for the first.
     """
@@ -72,6 +74,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     avoid_spot: bool = False
     clones: int = 0
     width: int = 1
+    needs: Needs = Needs()
     step: int = 0
     values: tuple[float, ...] = ()
     ran: float = 0.0

@@ -15,6 +15,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         trial=number, attempt=attempt, config=spec.space.nest(trial.config), seed=seed_for(spec.seed, number, "trial"),
         until=record.until,
         checkpoints=tuple(record.checkpoints), clones=record.clones, step=trial.step, width=record.width,
+        needs=spec.resources.needs(record.width),
         values=tuple(trial.values) if spec.stop.trial.watches else (),
         ran=sum(a.t_ended - a.t_began for a in trial.attempts if a.t_began is not None and a.t_ended is not None),
         avoid_spot=record.avoid_spot, story=story(trial, attempt),

@@ -49,7 +49,6 @@ _DRIVER_SETTINGS = {"RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 # network).
 _LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 _MARK = "REGROW_CLUSTER"
-_RAY_NAMES = {"cpu": "CPU", "gpu": "GPU", "memory": "memory"}
 
 _owned: _Ownership | None = None
 
@@ -61,27 +60,9 @@ class Cluster:
     address: str
     local: bool
 
-    def slots_for(self, resources: Mapping[str, float]) -> int:
-        """How many trials fit at once, each wanting `resources`: cpu, gpu, memory (bytes) or custom names.
-
-        Counted node by node over what alive nodes have in total, as a trial can't span two. 0 means that none
-        ever fits on the present nodes. Raises ValueError if nothing is wanted, for then any number would fit.
-        """
-        if not any(amount > 0 for amount in resources.values()):
-            raise ValueError("a trial must want some resource")
-        return sum(fitting(node["Resources"], resources) for node in _alive_nodes())
-
     def nodes(self) -> list[dict[str, float]]:
         """What each alive node has in total, by Ray's names."""
-        return [node["Resources"] for node in _alive_nodes()]
-
-    def widest(self, resources: Mapping[str, float]) -> int:
-        """How many trials' resources fit on one node at most, so that one trial can have them. Ray gives several GPUs only
-        as whole ones.
-        """
-        most = max((fitting(node["Resources"], resources) for node in _alive_nodes()), default=0)
-        gpu = resources.get("gpu", 0)
-        return max(1, min(most, int(1 / gpu)) if 0 < gpu < 1 else most)
+        return [node["Resources"] for node in _ray().nodes() if node["Alive"]]
 
 
 class ClusterLost(RegrowError):
@@ -311,19 +292,6 @@ def _ray() -> Any:
     import ray
 
     return ray
-
-
-def _alive_nodes() -> list[dict[str, Any]]:
-    return [node for node in _ray().nodes() if node["Alive"]]
-
-
-def fitting(node: Mapping[str, float], resources: Mapping[str, float]) -> int:
-    """How many trials that each want `resources` (see slots_for) fit on a node that has `node`; 1 if they want nothing."""
-    wanted = {_RAY_NAMES.get(name, name): amount for name, amount in resources.items() if amount > 0}
-    if not wanted:
-        return 1
-    # 1e-9: three trials of 1/3 GPU fit on one
-    return min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
 
 
 def _merged(runtime_env: Mapping[str, Any] | None, env: Mapping[str, str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from regrow.infra.coordinator.actor import RayCoordinatorClient
 from regrow.infra.ray.host import RayHost
 from regrow.infra.ray.joining import TRIAL_ENV
 from regrow.infra.ray.nodes import MARKET_LABEL, Nodes
-from regrow.search.spec.parts import Resources
+from regrow.search.needs import Needs
 from regrow.tasks.executor import AttemptLost, Carried
 from regrow.tasks.messages import Assignment, Job, Records
 from regrow.tasks.names import task_name
@@ -41,18 +41,17 @@ class Shared:
 class RayExecutor:
     """Sends each attempt to a worker of the cluster; its handles are Ray's references."""
 
-    def __init__(self, shared: Shared, resources: Resources, nodes: Nodes) -> None:
+    def __init__(self, shared: Shared, nodes: Nodes) -> None:
         # Travels with every message (some KB) rather than as an object of Ray's store: Ray asks the node that has a task's
         # arguments to place it. After a partition that is the node which was cut off, and the retry of the very trial that
         # was lost there would wait until Ray notices (65 s).
         self._shared = shared
-        self._resources, self._nodes = resources, nodes
+        self._nodes = nodes
 
     def submit(self, assignment: Assignment, *, task_run: str, avoid: Sequence[str] = ()) -> Any:
         """See Executor."""
-        width = assignment.width
-        selector = self._nodes.selector(self._resources.wanted(width), avoid_spot=assignment.avoid_spot, avoid=avoid)
-        options = {"name": task_name(assignment.trial), "label_selector": selector, **options_of(self._resources, width)}
+        selector = self._nodes.selector(assignment.needs, avoid_spot=assignment.avoid_spot, avoid=avoid)
+        options = {"name": task_name(assignment.trial), "label_selector": selector, **options_of(assignment.needs)}
         return _run.options(**options).remote(self._shared, assignment, task_run)
 
     async def outcome(self, handle: Any) -> Carried:
@@ -85,15 +84,12 @@ def _run(shared: Shared, assignment: Assignment, task_run: str) -> Carried:
     return replace(carried, labels=(f"node:{platform.node()}", *spot))
 
 
-def options_of(resources: Resources, width: int) -> dict[str, Any]:
-    """What an attempt needs that has `width` slots' worth of resources, as Ray's options of a task."""
-    custom = {name: amount * width for name, amount in resources.custom.items()}
-    options: dict[str, Any] = {
-        "num_cpus": resources.cpu * width, "num_gpus": resources.gpu * width, "resources": custom, "runtime_env": dict(TRIAL_ENV),
-    }
-    if resources.memory:
-        options["memory"] = resources.memory * width
-    return options
+def options_of(needs: Needs) -> dict[str, Any]:
+    """What an attempt needs, as Ray's options of a task: a task is on one node, where all its bundles lie."""
+    all_of_it = needs.of_node()
+    own = {"num_cpus": all_of_it.pop("CPU", 0.0), "num_gpus": all_of_it.pop("GPU", 0.0)}
+    memory = {"memory": int(all_of_it.pop("memory"))} if "memory" in all_of_it else {}
+    return {**own, **memory, "resources": all_of_it, "runtime_env": dict(TRIAL_ENV)}
 
 
 def last_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from regrow.infra.ray import cluster
 from regrow.infra.state.experiments import make_importable
 from regrow.search import samplers
 from regrow.search.errors import SpecError
+from regrow.search.needs import room
 from regrow.search.spec import Spec
 
 TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
@@ -52,34 +53,27 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
 
     Raises SpecError if no node can hold a single one: it would wait forever.
     """
-    asked = spec.resources.wanted()
-    if not asked:
-        return spec.concurrency or 1  # a specification that asks for nothing has a concurrency
-    room = ray_cluster.slots_for(asked)
-    if room == 0:
-        raise _no_room(asked, ray_cluster.nodes())
-    return spec.concurrency or room
+    nodes = ray_cluster.nodes()
+    most = room(spec.resources.needs(), nodes)
+    if most == 0:
+        raise _no_room(spec, nodes)
+    return spec.concurrency or most  # a specification that asks for nothing has a concurrency
 
 
 def check_room(spec: Spec) -> None:
     """Raises SpecError if no trial can fit on this machine, before a cluster is started on it. Of others it knows nothing."""
-    asked, here = spec.resources.wanted(), capacity.resources()
-    if not asked or here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
+    here = capacity.resources()
+    if here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
         return
-    if cluster.fitting(here, asked) == 0:
-        raise _no_room(asked, [here])
+    if room(spec.resources.needs(), [here]) == 0:
+        raise _no_room(spec, [here])
 
 
-def _no_room(asked: dict[str, float], nodes: Sequence[Mapping[str, float]]) -> SpecError:
+def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]]) -> SpecError:
     have = "; ".join(dict.fromkeys(map(capacity.words, nodes)))
     problem = f"no node of the cluster can hold a trial that needs this; {'it has' if len(nodes) == 1 else 'they have'} {have}"
+    asked = {name: amount for name, amount in spec.resources if amount}
     return SpecError(key="resources", value=asked, problem=problem, hint="ask for less, or add a node that has it")
-
-
-def widest(spec: Spec, ray_cluster: cluster.Cluster) -> int:
-    """Slots' worth of resources that one attempt can have on the present nodes; 1 where trials ask for nothing."""
-    asked = spec.resources.wanted()
-    return ray_cluster.widest(asked) if asked else 1
 
 
 def warm_up(spec: Spec, count: int) -> None:

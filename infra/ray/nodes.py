@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 
 from regrow.infra.ray import cluster, private
+from regrow.search.needs import Needs
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
@@ -67,14 +68,14 @@ class Nodes:
             self._to_drain[node_id] = why
 
     def selector(
-        self, wanted: Mapping[str, float], *, avoid_spot: bool, avoid: Iterable[str] = ()
+        self, needs: Needs, *, avoid_spot: bool, avoid: Iterable[str] = ()
     ) -> dict[str, str] | None:
-        """The label selector for an attempt that wants these resources; None where it makes no difference.
+        """The label selector for an attempt that needs this; None where it makes no difference.
 
         Keeps it off spot machines, and off the nodes `avoid`, each as long as there are others that could hold it.
         """
         with self._lock:
-            able = {key: node for key, node in self._alive.items() if cluster.fitting(node["Resources"], wanted)}
+            able = {key: node for key, node in self._alive.items() if needs.fitting(node["Resources"])}
         found: dict[str, str] = {}
         shunned = sorted(set(avoid) & able.keys())
         if shunned and len(shunned) < len(able):
@@ -85,10 +86,10 @@ class Nodes:
             found.update(NOT_SPOT)
         return found or None
 
-    def that_hold(self, wanted: Mapping[str, float]) -> list[str]:
-        """Ids of the nodes that are large enough for an attempt that wants these resources."""
+    def that_hold(self, needs: Needs) -> list[str]:
+        """Ids of the nodes that are large enough for an attempt that needs this."""
         with self._lock:
-            return [key for key, node in self._alive.items() if cluster.fitting(node["Resources"], wanted)]
+            return [key for key, node in self._alive.items() if needs.fitting(node["Resources"])]
 
     def _run(self, done: threading.Event) -> None:
         while not done.wait(POLL_SECONDS):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from regrow.infra.machine import descendants
 from regrow.infra.ray import cluster
 from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.ray.nodes import Nodes
+from regrow.search.needs import Needs
 
 FIRST_SECONDS = 6.0
 """Until the first, which takes 2.4 s of CPU: the trials that start with the session need the processor more."""
@@ -31,10 +32,10 @@ MOST_NODES = 32
 
 
 @contextmanager
-def spares(nodes: Nodes, wanted: Mapping[str, float]) -> Iterator[None]:
-    """Keeps one within the block on every node that can hold a trial that wants these resources."""
+def spares(nodes: Nodes, needs: Needs) -> Iterator[None]:
+    """Keeps one within the block on every node that can hold an attempt that needs this."""
     done = threading.Event()
-    thread = threading.Thread(target=_keep, args=(nodes, dict(wanted), done), name="regrow-spares", daemon=True)
+    thread = threading.Thread(target=_keep, args=(nodes, needs, done), name="regrow-spares", daemon=True)
     thread.start()
     try:
         yield
@@ -42,14 +43,14 @@ def spares(nodes: Nodes, wanted: Mapping[str, float]) -> Iterator[None]:
         done.set()
 
 
-def _keep(nodes: Nodes, wanted: Mapping[str, float], done: threading.Event) -> None:
+def _keep(nodes: Nodes, needs: Needs, done: threading.Event) -> None:
     waiting: dict[str, Any] = {}
     pause = FIRST_SECONDS
     while not done.wait(pause):
         pause = PERIOD_SECONDS
         try:
             if cluster.head_answers():
-                _touch(nodes.that_hold(wanted)[:MOST_NODES], waiting)
+                _touch(nodes.that_hold(needs)[:MOST_NODES], waiting)
         except Exception as error:  # noqa: BLE001 - Ray's own errors are many; without a spare a loss only takes longer
             logging.getLogger(__name__).info("no spare process could be kept: %s", error)
 

@@ -11,6 +11,7 @@ from pydantic_core import CoreSchema
 
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
+from regrow.search.needs import Needs
 from regrow.search.spec.descriptions import descriptions
 
 IMPORT_PATH = re.compile(r"(?:[^:\n]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -59,7 +60,7 @@ Memory = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\s*\d+(\.
 
 
 class Resources(Part):
-    """What one attempt needs on one node, in Ray's units; fractions of a CPU or GPU share it."""
+    """What one slot of an attempt needs, in Ray's units; fractions of a CPU or GPU share it."""
 
     cpu: Annotated[Number, Field(ge=0)] = 1
     """CPUs."""
@@ -70,10 +71,11 @@ class Resources(Part):
     custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
     """Custom Ray resources by name."""
 
-    def wanted(self, width: int = 1) -> dict[str, float]:
-        """What an attempt of `width` slots needs, by name; what it does not need is not there."""
-        each = {"cpu": self.cpu, "gpu": self.gpu, "memory": self.memory, **self.custom}
-        return {name: amount * width for name, amount in each.items() if amount}
+    def needs(self, width: int = 1) -> Needs:
+        """What an attempt of `width` slots needs: a bundle for each."""
+        each = {"CPU": self.cpu, "GPU": self.gpu, "memory": self.memory, **self.custom}
+        bundle = {name: amount for name, amount in each.items() if amount}
+        return Needs(bundles=(bundle,) * width if bundle else ())
 
 
 Budget = Annotated[Count, Field(ge=0)] | Literal["unlimited"]

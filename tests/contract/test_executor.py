@@ -87,7 +87,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         nodes = Nodes()
         with nodes.watched():
             shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store)
-            yield Place(RayExecutor(shared, spec.resources, nodes), list(ray.get(coordinator.instructions.remote(5.0)).submit))
+            yield Place(RayExecutor(shared, nodes), list(ray.get(coordinator.instructions.remote(5.0)).submit))
     finally:
         (tmp_path / "go").touch()
         disconnect()

@@ -22,6 +22,10 @@ from regrow.tasks.errors import UserError
 PRELUDE = """
 import os, sys, time
 from regrow.infra.ray.cluster import connect, disconnect, warm_up
+from regrow.search.needs import Needs, room
+
+def fits(cluster):
+    return room(Needs(bundles=({"CPU": 1.0},)), cluster.nodes())
 """
 
 
@@ -47,13 +51,7 @@ def test_a_local_cluster_counts_slots_passes_variables_and_warms_workers_up() ->
     out = succeeds("""
 cluster = connect(cpus=4, env={"FROM_DRIVER": "yes"})
 assert cluster.local and cluster.address
-assert cluster.slots_for({"cpu": 1}) == 4
-assert cluster.slots_for({"cpu": 3}) == 1
-assert cluster.slots_for({"cpu": 1 / 3}) == 12
-assert cluster.slots_for({"cpu": 1, "memory": 1 << 60}) == 0
-assert cluster.slots_for({"cpu": 1, "gpu": 1}) == 0
-assert cluster.slots_for({"cpu": 1, "special": 1}) == 0
-assert cluster.slots_for({"cpu": 2, "gpu": 0}) == 2
+assert fits(cluster) == 4
 import ray
 assert "FROM_DRIVER" not in os.environ
 print(ray.get(ray.remote(lambda: os.environ["FROM_DRIVER"]).remote()))
@@ -128,7 +126,7 @@ def test_a_cluster_of_the_callers_own_is_used_and_left_running() -> None:
 import ray
 ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 cluster = connect(env={})
-assert cluster.slots_for({"cpu": 1}) == 3
+assert fits(cluster) == 3
 disconnect()
 assert ray.is_initialized()
 ray.shutdown()
@@ -219,9 +217,10 @@ import subprocess
 code = '''
 import os
 from regrow.infra.ray.cluster import connect, disconnect
+from regrow.search.needs import Needs, room
 cluster = connect(env={"FROM_GUEST": "yes"}, runtime_env={"env_vars": {"MORE": "too"}})
 assert not cluster.local
-assert cluster.slots_for({"cpu": 1}) == 2
+assert room(Needs(bundles=({"CPU": 1.0},)), cluster.nodes()) == 2
 import ray
 seen = ray.get(ray.remote(lambda: os.environ["FROM_GUEST"] + os.environ["MORE"]).options(num_cpus=0).remote())
 assert seen == "yestoo", seen
