@@ -26,7 +26,7 @@ from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
-from regrow.tasks.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.messages import Assignment, Job, Place, Progress, Reply
 from regrow.tasks.variables import within
 
 
@@ -97,9 +97,9 @@ class OneTrial:
 class _Here:
     """The Host of a trial in this process: nothing announces its end, and Ctrl-C is Python's own."""
 
-    def place(self) -> tuple[str, str]:
+    def place(self) -> Place:
         """See Host."""
-        return "here", ""
+        return Place("here")
 
     def end_children(self) -> None:
         """See Host: they end with this process, which is the user's; a debugger may be one of them."""

@@ -136,6 +136,7 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
     skipped: list[str] = []
     task_run: str | None = None
     ago: float = 0.0
+    node_type: str = ""
 
 
 class Reported(Event, frozen=True, kw_only=True, tag="reported"):

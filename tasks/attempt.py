@@ -66,7 +66,7 @@ def run_attempt(
     carry_on: Callable[[], bool], records: Records | None = None,
 ) -> Finished:
     """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
-    node, node_id = host.place()
+    place = host.place()
     scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
     writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt)
     # Closed after the last word: a notice that comes while the last checkpoint is on its way must not cut it short.
@@ -75,7 +75,7 @@ def run_attempt(
         listening.callback(writer.close)
         origin = _restored(assignment, store, scratch / "restored")
         # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
-        arrival = Arrival(node=node, node_id=node_id, task_run=task_run, restored=origin.step, skipped=origin.skipped)
+        arrival = Arrival(place=place, task_run=task_run, restored=origin.step, skipped=origin.skipped)
         begins = origin.trouble is None
         reporter = Reporter(coordinator, assignment, arrival if begins else None, _saved_by(writer, assignment, origin.cloned))
         reporter.step = origin.step

@@ -81,15 +81,24 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     story: str = ""
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt runs: where, from which step, in which Prefect task run, and why newer checkpoints were passed over.
+class Place(msgspec.Struct, frozen=True):
+    """The node of an attempt: its name, for people, its id in the cluster, and what kind of node the cluster calls it.
 
-    `node` is the node's name for people, `node_id` the cluster's; empty where there is no cluster. `ago`: seconds since then,
-    as news are gathered before they are sent.
+    The last two are empty where there is no cluster, or it does not say.
     """
 
     node: str
     node_id: str = ""
+    node_type: str = ""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt runs: where, from which step, in which Prefect task run, and why newer checkpoints were passed over.
+
+    `ago`: seconds since then, as news are gathered before they are sent.
+    """
+
+    place: Place
     task_run: str
     restored: int = 0
     skipped: tuple[str, ...] = ()
@@ -175,8 +184,8 @@ class CoordinatorGone(Exception):
 class Host(Protocol):
     """The machine that an attempt runs on."""
 
-    def place(self) -> tuple[str, str]:
-        """The node's name, for people, and its id in the cluster."""
+    def place(self) -> Place:
+        """Which node that is."""
         ...
 
     def end_children(self) -> None:

@@ -113,7 +113,8 @@ class Coordinator:
         self._leases.heard(progress.trial, progress.attempt)
         self._troubled(progress)
         if progress.draining:
-            self._leases.mark_draining(attempt.node_id or (progress.began.node_id if progress.began else ""), progress.draining)
+            node_id = progress.began.place.node_id if progress.began else ""
+            self._leases.mark_draining(attempt.node_id or node_id, progress.draining)
         self._observe(progress, attempt)
         # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
         answer = self._answer(progress, attempt)
@@ -200,7 +201,7 @@ class Coordinator:
             came = progress.began
             ledger.record(
                 Began(
-                    t=now, **lease, node=came.node, node_id=came.node_id, restored=came.restored, skipped=list(came.skipped),
+                    t=now, **lease, **msgspec.structs.asdict(came.place), restored=came.restored, skipped=list(came.skipped),
                     task_run=came.task_run, ago=came.ago,
                 )
             )

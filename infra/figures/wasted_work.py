@@ -1,4 +1,4 @@
-"""What losses cost: node-seconds for nothing, by class and by trial."""
+"""What losses cost: slot-seconds for nothing, by class and by trial."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def figure(told: Rows) -> Figure | None:
     lost = {number: sum(one.seconds for one in parts.values()) for number, parts in by_trial.items() if parts}
     worst = sorted(lost, key=lambda number: (-lost[number], number))[:MOST]
     made = make_subplots(rows=1, cols=2, column_widths=[0.38, 0.62], horizontal_spacing=0.16)
-    hover = "%{customdata}<br>%{x:.1f} node-seconds<extra></extra>"
+    hover = "%{customdata}<br>%{x:.1f} slot-seconds<extra></extra>"
     for kind, one in totals.items():
         times = f"{one.attempts} attempt{'' if one.attempts == 1 else 's'}, {one.steps} steps done again"
         made.add_bar(
@@ -50,10 +50,10 @@ def figure(told: Rows) -> Figure | None:
     made.update_yaxes(type="category", showgrid=False)
     for column, bars in enumerate((len(totals), len(worst)), start=1):
         made.update_yaxes(range=[max(bars, 5) - 0.5, -0.5], row=1, col=column)  # one bar must not be as high as the plot
-    made.update_xaxes(title={"text": "node-seconds"}, rangemode="tozero")
+    made.update_xaxes(title={"text": "slot-seconds"}, rangemode="tozero")
     seconds = sum(one.seconds for one in totals.values())
-    spent = cost.slot_hours(history, history.t_last) * 3600
-    note = f"{seconds:,.1f} of {spent:,.1f} node-seconds, {seconds / spent:.1%}, and {history.lost_steps} steps." if spent else ""
+    spent = cost.of(history, history.t_last).hours * 3600
+    note = f"{seconds:,.1f} of {spent:,.1f} slot-seconds, {seconds / spent:.1%}, and {history.lost_steps} steps." if spent else ""
     if len(lost) > MOST:
         note += f" {len(lost)} trials lost something; the {MOST} that lost most are drawn."
     return finished(made, height=max(260, 120 + 24 * max(len(worst), len(totals))), note=note, min_width=520)

@@ -128,7 +128,7 @@ def _wasted(history: History) -> list[str]:
     found = waste.of_all(history)
     if not found:
         return ["No work was wasted.", ""]
-    columns = ("lost to", "attempts", "steps done again", "node-seconds")
+    columns = ("lost to", "attempts", "steps done again", "slot-seconds")
     rows = [(kind, w.attempts, w.steps, f"{w.seconds:.1f}") for kind, w in found.items()]
     hit = [
         (t.number, kind, w.attempts, w.steps, f"{w.seconds:.1f}") for t in history.trials for kind, w in waste.of_trial(t).items()

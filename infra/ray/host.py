@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 from regrow.infra.machine import descendants
 from regrow.infra.ray.notices import NodeNotices, Tell
+from regrow.tasks.messages import Place
 
+NODE_TYPE = "ray.io/node-group"
+"""The label by which launchers (Ray's own, KubeRay) say of which of their groups a node is."""
 LOOK_SECONDS = 5.0
 """Between two looks for what dead workers left: it takes some milliseconds, and there are trials of one."""
 
@@ -17,11 +20,12 @@ LOOK_SECONDS = 5.0
 class RayHost(NodeNotices):
     """Name and id of the node, the notices that it is about to go away, the processes of the worker. Goes to the workers."""
 
-    def place(self) -> tuple[str, str]:
+    def place(self) -> Place:
         """See Host."""
         import ray
 
-        return platform.node(), ray.get_runtime_context().get_node_id()
+        there = ray.get_runtime_context()
+        return Place(platform.node(), there.get_node_id(), str(there.get_node_labels().get(NODE_TYPE, "")))
 
     @contextmanager
     def listen(self, tell: Tell) -> Iterator[None]:

@@ -148,16 +148,16 @@ def _tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, s
     steps = cost.steps(history)
     yield {"label": "Steps", "number": f"{steps:,}", "more": f"{history.lost_steps:,} of them done again"}
     until = now if alive else history.t_last
-    hours = cost.slot_hours(history, until)
+    spent = cost.of(history, until)
     yield {
         "label": "Time", "number": _duration(history.elapsed(now if alive else None)),
-        "more": f"{_duration(hours * 3600)} on {history.slots} slot{'' if history.slots == 1 else 's'}",
+        "more": f"{_duration(spent.hours * 3600)} on {history.slots} slot{'' if history.slots == 1 else 's'}",
     }
-    if (money := cost.money(history, hours)) is not None:
-        yield {"label": "Cost", "number": f"{money:,.2f}", "more": f"at {history.spec.price_per_hour:g} for a slot and hour"}
+    if spent.money is not None:
+        yield {"label": "Cost", "number": f"{spent.money:,.2f}", "more": f"at {cost.prices(history)} for a slot and hour"}
     lost = waste.of_all(history)
     seconds, attempts = sum(one.seconds for one in lost.values()), sum(one.attempts for one in lost.values())
-    share = f", {seconds / (hours * 3600):.1%} of all" if hours and seconds else ""
+    share = f", {seconds / (spent.hours * 3600):.1%} of all" if spent.hours and seconds else ""
     yield {
         "label": "Wasted", "number": _duration(seconds) if seconds else "nothing",
         "more": f"{attempts} attempt{'' if attempts == 1 else 's'} cut off{share}" if attempts else "no attempt was cut off",

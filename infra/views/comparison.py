@@ -117,7 +117,7 @@ def compare(courses: Sequence[Course], now: float) -> dict[str, Any]:
 
 def _one(one: Course, now: float) -> dict[str, Any]:
     history = one.history
-    hours = cost.slot_hours(history, now if one.alive else history.t_last)
+    spent = cost.of(history, now if one.alive else history.t_last)
     wasted = waste.of_all(history).values()
     return {
         "name": one.label,
@@ -133,8 +133,8 @@ def _one(one: Course, now: float) -> dict[str, Any]:
         "losses": sum(w.attempts for w in wasted),
         "elapsed_s": round(history.elapsed(now if one.alive else None), 3),
         "ran_s": round(one.ran(now if one.alive else None), 3),
-        "slot_hours": round(hours, 6),
-        "cost": cost.money(history, hours),
+        "slot_hours": round(spent.hours, 6),
+        "cost": spent.money,
         **one.notes.view(),
     }
 

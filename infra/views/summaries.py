@@ -96,6 +96,7 @@ def show(history: History, *, alive: bool, now: float, notes: Notes | None = Non
     no place where there could be any.
     """
     spec = history.spec
+    spent = cost.of(history, now if alive else history.t_last)
     return {
         "name": spec.name,
         "status": status(history, alive=alive),
@@ -110,8 +111,8 @@ def show(history: History, *, alive: bool, now: float, notes: Notes | None = Non
         "wasted_steps": history.lost_steps,
         "waste": _waste(waste.of_all(history)),
         "steps": cost.steps(history),
-        "slot_hours": round(hours := cost.slot_hours(history, now if alive else history.t_last), 6),
-        "cost": None if (money := cost.money(history, hours)) is None else round(money, 6),
+        "slot_hours": round(spent.hours, 6),
+        "cost": None if spent.money is None else round(spent.money, 6),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
         "sessions": sessions(history),
         **({} if notes is None else notes.view()),
@@ -161,6 +162,9 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
                 "from_step": a.from_step,
                 "to_step": a.to_step,
                 "node": a.node,
+                "node_type": a.node_type,
+                "slot_seconds": round(a.slot_seconds(history.t_last), 3),
+                "price_per_hour": a.price,
                 "cause": a.cause,
                 "reason": a.message,
             }
@@ -170,9 +174,9 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
 
 
 def _waste(found: dict[str, waste.Waste]) -> dict[str, dict[str, float]]:
-    """By class of failure: attempts, steps done again, node-seconds."""
+    """By class of failure: attempts, steps done again, slot-seconds."""
     return {
-        kind: {"attempts": w.attempts, "steps": w.steps, "node_seconds": round(w.seconds, 3)} for kind, w in found.items()
+        kind: {"attempts": w.attempts, "steps": w.steps, "slot_seconds": round(w.seconds, 3)} for kind, w in found.items()
     }
 
 

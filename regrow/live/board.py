@@ -26,7 +26,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history import History, cost
+from regrow.search.history import History
 
 LATEST = 50
 
@@ -49,7 +49,6 @@ class Board:
         """Steps that were done, those that were done again included."""
         self.began = False
         """Whether an attempt has begun in this session."""
-        self._slot_s = 0.0
         self._shown_best: int | None = None
         self._failed: dict[str, int] = {}
         """The first trial that failed in each way."""
@@ -57,11 +56,6 @@ class Board:
         self._early = False
 
     # ---- reading -----------------------------------------------------------------------------------------------------
-
-    def slot_hours(self, now: float) -> float:
-        """See cost.slot_hours, without looking at each attempt."""
-        running = (self.history.trials[n].attempts[-1] for n in self.history.running)
-        return (self._slot_s + sum(cost.of_attempt(attempt, now) for attempt in running)) / 3600.0
 
     @property
     def most_steps(self) -> int | None:
@@ -190,7 +184,6 @@ class Board:
         history = self.history
         trial = history.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
-        self._slot_s += cost.of_attempt(attempt, event.t)
         self.heard.pop(event.trial, None)
         loss = self.incidents.ended(event, trial, attempt)
         if trial.state.final:

@@ -98,11 +98,10 @@ def _facts(board: Board, now: float, *, banner: bool) -> list[tuple[str, str]]:
     of = "" if most is None else f" of {most:,}" if board.exact else f" of at most {most:,}"
     pace = board.steps_done.rate(now) if not banner else None
     facts.append((f"{board.useful:,}{of} steps" + (f", {pace:.3g}/s" if pace else ""), ""))
-    hours = board.slot_hours(history.t_last if banner or history.closed else now)
-    money = cost.money(history, hours)
-    if money is not None:
-        facts.append((f"cost {money:,.2f}", ""))
-    facts.append((f"{hours:.3g} slot-hours", "" if money is None else "dim"))
+    spent = cost.of(history, history.t_last if banner or history.closed else now)
+    if spent.money is not None:
+        facts.append((f"cost {spent.money:,.2f}", ""))
+    facts.append((f"{spent.hours:.3g} slot-hours", "" if spent.money is None else "dim"))
     incidents = board.incidents
     if incidents.count:
         waits = "" if incidents.usual_wait is None else f", back in {words.seconds(incidents.usual_wait)}"

@@ -109,10 +109,9 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
 
 def spent(history: History, now: float) -> str:
     """'1,080 steps, 0.3 slot-hours, cost 0.75'."""
-    hours = cost.slot_hours(history, now)
-    money = cost.money(history, hours)
-    price = "" if money is None else f", cost {money:,.2f} at {history.spec.price_per_hour:g} an hour and slot"
-    return f"{cost.steps(history):,} steps, {hours:.3g} slot-hours{price}"
+    found = cost.of(history, now)
+    price = "" if found.money is None else f", cost {found.money:,.2f} at {cost.prices(history)} an hour and slot"
+    return f"{cost.steps(history):,} steps, {found.hours:.3g} slot-hours{price}"
 
 
 def standing(history: History) -> Iterator[str]:
@@ -127,7 +126,7 @@ def standing(history: History) -> Iterator[str]:
 def losses(kind: str, lost: waste.Waste) -> str:
     """One class of the wasted work, in words."""
     times = f"{lost.attempts} attempt{'' if lost.attempts == 1 else 's'}"
-    return f"{kind}: {times}, {lost.steps} steps done again, {lost.seconds:.1f} node-seconds for nothing"
+    return f"{kind}: {times}, {lost.steps} steps done again, {lost.seconds:.1f} slot-seconds for nothing"
 
 
 def best(history: History, places: Places) -> Iterator[str]:

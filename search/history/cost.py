@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from regrow.search.history import Attempt, History
+from dataclasses import dataclass
+
+from regrow.search.history import History
 
 
-def of_attempt(attempt: Attempt, now: float) -> float:
-    """Seconds for which it had its slots, times their number; from its beginning on a node until it ended, or until `now`
-    (seconds since the epoch). 0 where it never began.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Hours for which attempts had their slots, times their number, and what that cost, in the currency of `price_per_hour`
+    (None: there is no price).
     """
-    if attempt.t_began is None:
-        return 0.0
-    ended = attempt.t_ended if attempt.t_ended is not None else now
-    return max(0.0, ended - attempt.t_began) * attempt.width  # clocks of machines differ
+
+    hours: float
+    money: float | None
 
 
-def slot_hours(history: History, now: float) -> float:
-    """Of all attempts; `now` (seconds since the epoch) is where those that run end for this purpose."""
-    return sum(of_attempt(attempt, now) for trial in history.trials for attempt in trial.attempts) / 3600.0
+def of(history: History, now: float) -> Cost:
+    """Of all attempts; `now` (seconds since the epoch) is where those that run end for this purpose.
+
+    Each has the price that the specification had when it began, or, if that had none, the one that it has now.
+    """
+    seconds = history.slot_seconds.copy()
+    for number in history.running:
+        attempt = history.trials[number].attempts[-1]
+        seconds[attempt.price] += attempt.slot_seconds(now)
+    present = history.spec.price_per_hour
+    prices = {price: present if price is None else price for price in (*seconds, present)}
+    paid = [seconds[price] * each / 3600.0 for price, each in prices.items() if each is not None]
+    return Cost(hours=sum(seconds.values()) / 3600.0, money=sum(paid) if paid else None)
 
 
-def money(history: History, hours: float) -> float | None:
-    """What so many slot-hours cost, in the currency of `price_per_hour`; None where there is no price."""
-    per_hour = history.spec.price_per_hour
-    return None if per_hour is None else hours * per_hour
+def prices(history: History) -> str:
+    """The prices of a slot and hour that attempts had, for people: '0.5', or '0.5 to 0.75'."""
+    found = [price for price in (*history.slot_seconds, history.spec.price_per_hour) if price is not None]
+    return " to ".join(f"{price:g}" for price in sorted({min(found), max(found)}))
 
 
 def steps(history: History) -> int:

@@ -134,7 +134,8 @@ class History(View):
         attempt.state = after
         attempt.t_began = max(attempt.t_started, event.t - event.ago)  # a clock that was set: not before it was started
         attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
-        attempt.node_id = sys.intern(event.node_id)
+        attempt.node_id, attempt.node_type = sys.intern(event.node_id), sys.intern(event.node_type)
+        attempt.price = self.spec.price_per_hour
         attempt.from_step = attempt.to_step = event.restored
         before = trial.best
         for number, steps in trial.curve.rewind(event.restored):
@@ -224,6 +225,7 @@ class History(View):
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
         if event.by == "planner":  # it ended with its driver, not when the next one declared it lost
             attempt.t_ended = max(self._clock.cut, attempt.t_began or attempt.t_started)
+        self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         # The same for a thousand trials where one bug fails them all: kept once.
         attempt.message, attempt.trace = sys.intern(event.message), sys.intern(event.trace)
         if event.cause:

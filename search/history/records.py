@@ -49,9 +49,21 @@ class Attempt:
     superseded: int = 0
     """Steps that it did and that a later attempt had to do again."""
     wasted_s: float = 0.0
-    """Seconds on its node that led to nothing: from its last step that still counts to its end."""
+    """Slot-seconds that led to nothing: from its last step that still counts to its end."""
+    price: float | None = None
+    """What a slot cost an hour when it began, by the specification; None where that had no price."""
+    node_type: str = ""
+    """What kind of node it runs on, as the cluster calls it; empty where it does not say."""
     saved: int = 0
     """The step of its last checkpoint, also if that was dropped since."""
+
+    def slot_seconds(self, now: float) -> float:
+        """Seconds for which it had its slots, times their number; from its beginning on a node until it ended, or until `now`
+        (seconds since the epoch). 0 where it never began.
+        """
+        if self.t_began is None:
+            return 0.0
+        return max(0.0, (now if self.t_ended is None else self.t_ended) - self.t_began) * self.width  # clocks of machines differ
 
     @property
     def stop(self) -> str | None:
@@ -166,7 +178,7 @@ class TrialRecord:
             if attempt.cause and attempt.t_began is not None and attempt.t_ended is not None:
                 # Rows have the clock of their node: at most the whole attempt, at least nothing.
                 useful_until = max(last_row.get(attempt.number, attempt.t_began), attempt.t_began)
-                attempt.wasted_s = max(0.0, attempt.t_ended - useful_until)
+                attempt.wasted_s = max(0.0, attempt.t_ended - useful_until) * attempt.width
 
 
 def specification(created: Created, opened: Opened | None = None) -> Spec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from regrow.search.constraints import Constraint
@@ -49,6 +50,8 @@ class View:
         """Number of the trial with the best value of the objective at a step that meets all constraints."""
         self.sessions = 0
         self.lost_steps = 0
+        self.slot_seconds: defaultdict[float | None, float] = defaultdict(float)
+        """Of the attempts that have ended, by the price of a slot and hour when each began; None: there was none."""
         self._clock = Clock()
         self._clones = Clones(self.trials)
         self._plateau = Plateau()

@@ -17,7 +17,7 @@ CLASSES = ("preempted", "infrastructure", "stalled", "error", "checkpoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waste:
-    """Attempts that were cut off, steps done again, seconds of a node for nothing."""
+    """Attempts that were cut off, steps done again, seconds of a node, times the slots on it, for nothing."""
 
     attempts: int = 0
     steps: int = 0

@@ -22,7 +22,7 @@ from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Opened
 from regrow.search.spec import Spec
 from regrow.tasks import attempt
-from regrow.tasks.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.messages import Assignment, Job, Place, Progress, Reply
 from tests.faults.still import Deferred
 from tests.faults.world import Gone, Killed, Process, View, World
 
@@ -32,9 +32,9 @@ ID = "00000000-0000-0000-0000-000000000001"
 class Here:
     """A machine that never goes away by itself."""
 
-    def place(self) -> tuple[str, str]:
+    def place(self) -> Place:
         """See Host."""
-        return "node", ""
+        return Place("node")
 
     def end_children(self) -> None:
         """See Host: it starts none."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from regrow.search.events import Ended, Row
-from regrow.tasks.messages import Arrival, Progress
+from regrow.tasks.messages import Arrival, Place, Progress
 from tests.unit.office import Office
 
 
@@ -24,7 +24,7 @@ def office() -> Iterator[Office]:
 
 
 def news(trial: int, run: str, **more: Any) -> Progress:
-    return Progress(trial=trial, attempt=1, began=Arrival(node="n", task_run=run), rows=(Row(1, 0.0, {"score": 1.0}),), **more)
+    return Progress(trial=trial, attempt=1, began=Arrival(place=Place("n"), task_run=run), rows=(Row(1, 0.0, {"score": 1.0}),), **more)
 
 
 def test_the_end_of_a_fenced_double_does_not_declare_lost_the_one_that_runs(office: Office) -> None:

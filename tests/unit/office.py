@@ -17,7 +17,7 @@ from regrow.search.events import AnyEvent
 from regrow.search.history import History
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.messages import Assignment, Job, Place, Progress, Reply
 from regrow.tasks.ports import Store
 from tests.unit.simulated import SPEC
 
@@ -50,9 +50,9 @@ class Bench:
         self._node_id = node_id
         self.notice: Callable[[str, bool], None] = lambda why, node: None
 
-    def place(self) -> tuple[str, str]:
+    def place(self) -> Place:
         """See Host."""
-        return "node", self._node_id
+        return Place("node", self._node_id)
 
     def end_children(self) -> None:
         """See Host: the children here are those of other tests, too."""

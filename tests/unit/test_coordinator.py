@@ -17,7 +17,7 @@ from regrow.search.events import Closing, Created, Ended, Opened, Row, Saved, St
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Arrival, Progress
+from regrow.tasks.messages import Arrival, Place, Progress
 from regrow.tasks.ports import Unavailable
 from tests.unit.office import GatedStore, Office, offices
 from tests.unit.simulated import created, opened
@@ -35,7 +35,7 @@ def arrival(trial: int, attempt: int = 1, *, run: str | None = None, restored: i
     return Progress(
         trial=trial,
         attempt=attempt,
-        began=Arrival(node="node", task_run=run or f"run-{trial}", restored=restored),
+        began=Arrival(place=Place("node"), task_run=run or f"run-{trial}", restored=restored),
         rows=tuple(Row(step, 0.0, {"score": 1.0}) for step in range(restored + 1, restored + rows + 1)),
     )
 
@@ -377,7 +377,7 @@ def test_a_clock_that_steps_back_takes_no_event_with_it() -> None:
 def test_what_keeps_a_checkpoint_from_being_saved_reaches_the_driver_until_it_is_over(make: Make) -> None:
     office = make()
     office.submitted()
-    office.tell(Progress(trial=0, attempt=1, began=Arrival(node="a", task_run="run-0")))
+    office.tell(Progress(trial=0, attempt=1, began=Arrival(place=Place("a"), task_run="run-0")))
     assert office.instructions().trouble is None
     office.tell(Progress(trial=0, attempt=1, trouble="no space left on /data"))
     assert office.instructions().trouble == "no space left on /data"

@@ -12,7 +12,7 @@ from regrow.infra.coordinator.leases import Leases
 from regrow.infra.log.log import Superseded
 from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.messages import Arrival, Progress
+from regrow.tasks.messages import Arrival, Place, Progress
 from tests.unit.office import GatedStore, Office, offices
 
 Make = Callable[..., Office]
@@ -29,7 +29,7 @@ def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, s
     lease: dict[str, Any] = {"trial": trial, "attempt": attempt}
     done = tuple(Row(s, float(s), {"score": 1.0}) for s in range(restored + 1, restored + rows + 1))
     kept = (Saved(t=0.0, **lease, step=saved, manifest=f"m{saved}", size=1),) if saved else ()
-    began = Arrival(node="node", node_id=node, task_run=f"run-{trial}", restored=restored)
+    began = Arrival(place=Place("node", node), task_run=f"run-{trial}", restored=restored)
     return office.tell(Progress(**lease, began=began, rows=done, saved=kept)).reason
 
 

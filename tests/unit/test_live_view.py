@@ -89,7 +89,8 @@ def test_what_is_kept_incrementally_is_what_the_whole_history_says(schedule: str
             continue
         ranked = [t.number for t in text.ranked(history) if t.best is not None]
         assert [t.number for t in most.trials] == ranked[:16]
-        assert board.slot_hours(event.t) == pytest.approx(cost.slot_hours(history, event.t))
+        each = sum(a.slot_seconds(event.t) for trial in history.trials for a in trial.attempts)
+        assert cost.of(history, event.t).hours == pytest.approx(each / 3600)
         assert board.spent == cost.steps(history)
         assert set(board.heard) == history.running
 
@@ -204,18 +205,19 @@ def test_costs_are_slots_times_time_and_money_where_there_is_a_price() -> None:
     run = simulated("fifo", most=None, lose=False, price_per_hour=2.0)
     board = shown(run.events)
     hours = 40 * 27 / 3600  # one second a step, on one slot
-    assert board.slot_hours(run.now) == pytest.approx(hours)
+    assert cost.of(board.history, run.now).hours == pytest.approx(hours)
     assert f"cost {2 * hours:.2f} · {hours:.3g} slot-hours" in picture(board)
     assert "cost" not in picture(shown(simulated("fifo", most=None, lose=False).events))
 
 
-def test_the_last_sessions_price_counts() -> None:
-    board = shown(simulated("fifo", most=300, lose=False, price_per_hour=2.0).events)
-    assert board.history.spec.price_per_hour == 2.0
+@pytest.mark.parametrize(("first", "share"), [(2.0, 2.0), (None, 5.0)])
+def test_an_attempt_has_the_price_of_its_session_and_the_present_one_where_that_had_none(first: float | None, share: float) -> None:
+    board = shown(simulated("fifo", most=300, lose=False, price_per_hour=first).events)
     t = board.history.t_last
-    board.apply(Opened(t=t, by="driver", driver="d", slots=4, trials=40, settings={"price_per_hour": 5.0}))
-    assert board.history.spec.price_per_hour == 5.0
-    assert cost.money(board.history, 3.0) == 15.0
+    done = cost.of(board.history, t).hours
+    board.apply(Opened(t=t, by="driver", driver="d", slots=4, trials=41, settings={"price_per_hour": 5.0}))
+    assert cost.of(board.history, t).money == pytest.approx(share * done)
+    assert f"cost {share * done:,.2f} at " in text.spent(board.history, t)
 
 
 def test_while_nobody_runs_it_no_time_goes_on() -> None:

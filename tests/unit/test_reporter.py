@@ -12,7 +12,7 @@ import pytest
 
 from regrow.search.events import Ended, Row, Saved
 from regrow.tasks import reporter as reporting
-from regrow.tasks.messages import Arrival, Assignment, CoordinatorGone, Progress, Reply
+from regrow.tasks.messages import Arrival, Assignment, CoordinatorGone, Place, Progress, Reply
 from regrow.tasks.reporter import Reporter
 
 
@@ -27,7 +27,7 @@ def test_an_attempt_whose_coordinator_is_gone_is_fenced() -> None:
 
 
 ASSIGNMENT = Assignment(trial=0, attempt=1, config={}, seed=0, until=None)
-ARRIVAL = Arrival(node="node", task_run="run-0")
+ARRIVAL = Arrival(place=Place("node"), task_run="run-0")
 
 
 class Ear:

@@ -95,4 +95,4 @@ def test_a_trial_that_is_over_before_anything_was_sent_has_its_seconds_all_the_s
     assert found.t_began is not None
     assert found.t_ended is not None
     assert found.t_ended - found.t_began > 0.9 * took[0]
-    assert cost.slot_hours(office.history, 0.0) * 3600 > 0.9 * took[0]
+    assert cost.of(office.history, 0.0).hours * 3600 > 0.9 * took[0]
