@@ -176,7 +176,7 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
 def _waste(found: dict[str, waste.Waste]) -> dict[str, dict[str, float]]:
     """By class of failure: attempts, steps done again, slot-seconds."""
     return {
-        kind: {"attempts": w.attempts, "steps": w.steps, "slot_seconds": round(w.seconds, 3)} for kind, w in found.items()
+        kind: {"attempts": w.attempts, "steps": w.steps, "node_seconds": round(w.seconds, 3)} for kind, w in found.items()
     }
 
 
