@@ -77,9 +77,9 @@ class OneTrial:
             seed=seed_for(spec.seed, self.number, "trial"), checkpoints=() if after is None else (after.manifest,), step=begins,
         )
         with within(environment(spec)), nowhere():
-            return run_attempt(job, assignment, self, self.store, host=_Here(), task_run="", carry_on=lambda: False).ended
+            return run_attempt(job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False).ended
 
-    def tell(self, progress: Progress) -> Reply:
+    def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient: go on, and ask again at the next step, so that each is heard of when it is made."""
         for row in progress.rows:
             self.rows.append(row)
@@ -94,7 +94,7 @@ class OneTrial:
         return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in found]
 
 
-class _Here:
+class Here:
     """The Host of a trial in this process: nothing announces its end, and Ctrl-C is Python's own."""
 
     def place(self) -> Place:

@@ -164,7 +164,7 @@ class LogLine(msgspec.Struct, frozen=True):
 class CoordinatorClient(Protocol):
     """Where an attempt reports: the coordinator, seen from a worker."""
 
-    def tell(self, progress: Progress) -> Reply:
+    def report(self, progress: Progress) -> Reply:
         """Delivers news; returns once they are durable. Raises CoordinatorGone when nobody answers any more."""
         ...
 

@@ -111,7 +111,7 @@ class Reporter:
                 rows = self._some_rows(left)
                 left -= len(rows)
                 last = not left
-                reply = self._tell(rows, saved if last else (), ended if last else None, carry_on=carry_on and last)
+                reply = self._report(rows, saved if last else (), ended if last else None, carry_on=carry_on and last)
                 drops += [reply] if reply.drop else []
                 if last or reply.reason == "fenced":
                     break
@@ -129,7 +129,7 @@ class Reporter:
             size += 1 + len(rows[-1].metrics)
         return tuple(rows)
 
-    def _tell(self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool) -> Reply:
+    def _report(self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool) -> Reply:
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
             arrival = msgspec.structs.replace(arrival, ago=time.monotonic() - self._arrived)
@@ -145,7 +145,7 @@ class Reporter:
             trouble=self.trouble(),
         )
         try:
-            reply = self._coordinator.tell(news)
+            reply = self._coordinator.report(news)
         except CoordinatorGone as error:
             reply = Reply(reason="fenced", why=str(error))
         self._obey(reply)

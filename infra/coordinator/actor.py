@@ -25,10 +25,10 @@ class RayCoordinatorClient:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def tell(self, progress: Progress) -> Reply:
+    def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient. Ray sends it again if the coordinator restarts meanwhile."""
         try:
-            reply: Reply = ray.get(self._actor.tell.remote(progress))
+            reply: Reply = ray.get(self._actor.report.remote(progress))
         except ray.exceptions.RayError as error:
             raise CoordinatorGone(str(error)) from error
         return reply

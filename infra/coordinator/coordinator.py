@@ -99,7 +99,7 @@ class Coordinator:
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
-    async def tell(self, progress: Progress) -> Reply:
+    async def report(self, progress: Progress) -> Reply:
         """Takes an attempt's news in and answers once they are durable."""
         self._start()
         ledger, history = self._ledger, self._ledger.history

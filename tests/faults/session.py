@@ -103,7 +103,7 @@ class Worker:
                 return
             assignment = done.reply.next
 
-    def tell(self, progress: Progress) -> Reply:
+    def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient."""
         world, what = self._session.world, f"message {progress.trial}/{progress.attempt}"
         try:
@@ -250,7 +250,7 @@ class Session:
     def _coordinator_works(self) -> None:
         for worker in self.workers:
             if worker.asked is not None and worker.task is None:
-                worker.task = self._loop.create_task(self._coordinator.tell(worker.asked))
+                worker.task = self._loop.create_task(self._coordinator.report(worker.asked))
         self._turn()
 
     def _turn(self) -> None:
@@ -319,7 +319,7 @@ class Session:
                 self._turn()
             for worker in list(self.workers):
                 if worker.asked is not None and worker.task is None:
-                    worker.task = self._loop.create_task(self._coordinator.tell(worker.asked))
+                    worker.task = self._loop.create_task(self._coordinator.report(worker.asked))
                 elif worker.asked is None or (worker.task is not None and worker.task.done()):
                     worker.step()
                     if worker.ended:

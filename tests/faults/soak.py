@@ -338,7 +338,7 @@ def main() -> int:
         seconds = f"next step after {statistics.median(times):.1f} s, at most {max(times):.1f}" if times else ""
         print(f"  {count:3} x {kind:24} {seconds}")
     for kind, lost in waste.of_all(history).items():
-        print(f"  lost to {kind}: {lost.attempts} attempts, {lost.steps} steps done again, {lost.seconds:.0f} node-seconds")
+        print(f"  lost to {kind}: {lost.attempts} attempts, {lost.steps} steps done again, {lost.seconds:.0f} slot-seconds")
     done = sum(t.step for t in history.trials)
     print(f"  {history.lost_steps} steps done again for {done} that count; {history.sessions} sessions")
     for line in wrong[:20]:

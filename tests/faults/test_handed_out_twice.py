@@ -29,14 +29,14 @@ def news(trial: int, run: str, **more: Any) -> Progress:
 
 def test_the_end_of_a_fenced_double_does_not_declare_lost_the_one_that_runs(office: Office) -> None:
     office.submitted()
-    office.tell(news(0, "run-0"))
+    office.report(news(0, "run-0"))
     end = Ended(t=0.0, trial=0, attempt=1, outcome="done")
-    following = office.tell(Progress(trial=0, attempt=1, ended=end, carry_on=True)).next
+    following = office.report(Progress(trial=0, attempt=1, ended=end, carry_on=True)).next
     assert following is not None
     office.open("driver-1")
     again = office.submitted()
     assert (again.trial, again.attempt) == (following.trial, following.attempt) == (1, 1)
-    assert office.tell(news(1, "run-0")).reason == ""
-    assert office.tell(news(1, "run-1")).reason == "fenced"
+    assert office.report(news(1, "run-0")).reason == ""
+    assert office.report(news(1, "run-1")).reason == "fenced"
     office.lost(1, 1, task_run="run-1")
     assert office.history.lease(1, 1) is not None

@@ -105,12 +105,12 @@ class Office:
         """The result of a coroutine of the coordinator's."""
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(20)
 
-    def tell(self, progress: Progress) -> Reply:
+    def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient."""
         self.told.append(progress)
         while True:
             asked = self.coordinator
-            reply = self.wait(asked.tell(progress))
+            reply = self.wait(asked.report(progress))
             with self._opening_one:
                 if asked is self.coordinator:  # else it was gone before it could answer, and Ray asks the next one
                     return reply

@@ -181,7 +181,7 @@ def test_the_driver_is_only_told_to_submit_what_is_durable(make: Make) -> None:
     store = office.store
     assert isinstance(store, GatedStore)
     for trial in (0, 1):
-        office.tell(arrival(trial, rows=1))
+        office.report(arrival(trial, rows=1))
 
     async def scene() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         coordinator = office.coordinator
@@ -212,11 +212,11 @@ def test_the_driver_is_only_told_to_submit_what_is_durable(make: Make) -> None:
 def test_attempts_that_nobody_saw_begin_are_handed_out_again_and_no_others(make: Make) -> None:
     office = make(slots=2)
     assert leases(office) == [(0, 1), (1, 1)]
-    office.tell(arrival(0))
+    office.report(arrival(0))
     office.open("driver-1")
     assert leases(office) == [(1, 1)]
-    office.tell(arrival(1))
-    office.tell(end(1))
+    office.report(arrival(1))
+    office.report(end(1))
     assert leases(office) == [(2, 1)]
     assert office.history.sessions == 1
 
@@ -225,7 +225,7 @@ def test_a_coordinator_that_died_before_its_first_word_still_declares_lost_what_
     """Ray calls it a restart; for the log it is the first of its driver."""
     office = make(slots=2)
     assert leases(office) == [(0, 1), (1, 1)]
-    office.tell(arrival(0))
+    office.report(arrival(0))
     office.open("driver-2")
     assert office.history.sessions == 2
     assert leases(office) == [(0, 2), (1, 2)]
@@ -243,13 +243,13 @@ def test_two_coordinators_of_one_driver_create_the_experiment_once(make: Make) -
 def test_a_worker_whose_last_message_was_answered_into_the_void_is_no_zombie(make: Make) -> None:
     office = make()
     leases(office)
-    office.tell(arrival(0, rows=1))
-    office.tell(end(0))
+    office.report(arrival(0, rows=1))
+    office.report(end(0))
     before = len(office.events)
     office.open("driver-1")
-    assert office.tell(end(0)).reason == ""
-    assert office.tell(end(0, outcome="stopped")).reason == "fenced"
-    assert office.tell(end(7)).reason == office.tell(end(0, attempt=5)).reason == "fenced"
+    assert office.report(end(0)).reason == ""
+    assert office.report(end(0, outcome="stopped")).reason == "fenced"
+    assert office.report(end(7)).reason == office.report(end(0, attempt=5)).reason == "fenced"
     assert len(office.events) == before + 1
 
 
@@ -266,19 +266,19 @@ def test_time_never_goes_back_in_the_log() -> None:
 def test_one_lease_is_held_by_one_task_run(make: Make) -> None:
     office = make()
     leases(office)
-    assert office.tell(arrival(0, run="run-a")).reason == ""
-    assert office.tell(arrival(0, run="run-b")).reason == "fenced"
-    assert office.tell(arrival(0, run="run-a", rows=1)).reason == ""
+    assert office.report(arrival(0, run="run-a")).reason == ""
+    assert office.report(arrival(0, run="run-b")).reason == "fenced"
+    assert office.report(arrival(0, run="run-a", rows=1)).reason == ""
 
 
 def test_the_end_of_an_earlier_attempt_s_task_run_leaves_its_retry_alone(make: Make) -> None:
     """Both attempts are the same Prefect task run; the driver may look at the first after the second has begun."""
     office = make(retries={"error": 1})
     leases(office)
-    office.tell(arrival(0, rows=1))
-    office.tell(end(0, outcome="failed", cause="error"))
+    office.report(arrival(0, rows=1))
+    office.report(end(0, outcome="failed", cause="error"))
     assert leases(office) == [(0, 2)]
-    office.tell(arrival(0, 2))
+    office.report(arrival(0, 2))
     office.lost(0, 1, task_run="run-0")
     assert office.history.lease(0, 2) is not None
 
@@ -287,8 +287,8 @@ def test_a_task_run_that_is_gone_loses_all_that_it_carried(make: Make) -> None:
     office = make(slots=2)
     leases(office)
     for trial in (0, 1):
-        office.tell(arrival(trial, rows=1))
-    following = office.tell(end(0, carry_on=True)).next
+        office.report(arrival(trial, rows=1))
+    following = office.report(end(0, carry_on=True)).next
     assert following is not None
     assert (following.trial, following.attempt) == (2, 1)
     assert leases(office) == [], "nobody else gets it"
@@ -302,7 +302,7 @@ def test_an_attempt_that_never_began_carries_no_other(make: Make) -> None:
     """If its task run were lost, nobody would know of the other, which then stayed running forever."""
     office = make(slots=2)
     leases(office)
-    answer = office.tell(end(0, outcome="failed", cause="infrastructure", carry_on=True))
+    answer = office.report(end(0, outcome="failed", cause="infrastructure", carry_on=True))
     assert answer.next is None
     assert leases(office) == [(0, 2)]
 
@@ -314,20 +314,20 @@ def test_abandoned_attempts_are_fenced_and_not_submitted(make: Make) -> None:
     told = office.instructions()
     assert told.submit == ()
     assert told.finished == "interrupted"
-    assert office.tell(arrival(0)).reason == "fenced"
+    assert office.report(arrival(0)).reason == "fenced"
 
 
 def test_a_superseded_coordinator_says_so_and_answers_everybody(make: Make) -> None:
     office = make()
     leases(office)
-    office.tell(arrival(0))
+    office.report(arrival(0))
     other = Office(store=office.store, driver="driver-2", schedule="fifo", trials=4)
-    assert office.tell(arrival(0, rows=1)).reason == "fenced"
+    assert office.report(arrival(0, rows=1)).reason == "fenced"
     office.lost(0, 1)
     office.interrupt()
     office.wait(office.coordinator.abandon("too slow"))
     assert office.instructions().superseded
-    assert office.tell(arrival(0, rows=2)).reason == "fenced"
+    assert office.report(arrival(0, rows=2)).reason == "fenced"
     assert other.history.sessions == 2
     other.close()
 
@@ -338,21 +338,21 @@ def test_a_superseded_coordinator_says_so_and_answers_everybody(make: Make) -> N
 def test_checkpoints_that_are_not_needed_are_handed_over_with_those_that_are(make: Make) -> None:
     office = make(checkpoint={"keep_last": 1, "keep_best": 0})
     leases(office)
-    office.tell(arrival(0, rows=3))
+    office.report(arrival(0, rows=3))
     saved = tuple(Saved(t=0.0, trial=0, attempt=1, step=s, manifest=f"m{s}", size=1) for s in (1, 2, 3))
     news = Progress(trial=0, attempt=1, saved=saved)
-    order = office.tell(news)
+    order = office.report(news)
     assert (order.drop, order.keep) == (("m1", "m2"), ("m3",))
     before = len(office.events)
-    assert office.tell(news).drop == ()
+    assert office.report(news).drop == ()
     assert len(office.events) == before, "what was dropped is not saved again"
 
 
 def test_a_checkpoint_beyond_what_is_known_is_not_recorded(make: Make) -> None:
     office = make()
     leases(office)
-    office.tell(arrival(0, rows=1))
-    office.tell(Progress(trial=0, attempt=1, saved=(Saved(t=0.0, trial=0, attempt=1, step=2, manifest="m", size=1),)))
+    office.report(arrival(0, rows=1))
+    office.report(Progress(trial=0, attempt=1, saved=(Saved(t=0.0, trial=0, attempt=1, step=2, manifest="m", size=1),)))
     assert office.history.trials[0].checkpoints == {}
     assert office.history.trials[0].state is TrialState.RUNNING
 
@@ -377,12 +377,12 @@ def test_a_clock_that_steps_back_takes_no_event_with_it() -> None:
 def test_what_keeps_a_checkpoint_from_being_saved_reaches_the_driver_until_it_is_over(make: Make) -> None:
     office = make()
     office.submitted()
-    office.tell(Progress(trial=0, attempt=1, began=Arrival(place=Place("a"), task_run="run-0")))
+    office.report(Progress(trial=0, attempt=1, began=Arrival(place=Place("a"), task_run="run-0")))
     assert office.instructions().trouble is None
-    office.tell(Progress(trial=0, attempt=1, trouble="no space left on /data"))
+    office.report(Progress(trial=0, attempt=1, trouble="no space left on /data"))
     assert office.instructions().trouble == "no space left on /data"
-    office.tell(Progress(trial=0, attempt=1))
+    office.report(Progress(trial=0, attempt=1))
     assert office.instructions().trouble is None
-    office.tell(Progress(trial=0, attempt=1, trouble="no space left on /data"))
+    office.report(Progress(trial=0, attempt=1, trouble="no space left on /data"))
     office.lost(0, 1)
     assert office.instructions().trouble is None

@@ -30,11 +30,11 @@ def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, s
     done = tuple(Row(s, float(s), {"score": 1.0}) for s in range(restored + 1, restored + rows + 1))
     kept = (Saved(t=0.0, **lease, step=saved, manifest=f"m{saved}", size=1),) if saved else ()
     began = Arrival(place=Place("node", node), task_run=f"run-{trial}", restored=restored)
-    return office.tell(Progress(**lease, began=began, rows=done, saved=kept)).reason
+    return office.report(Progress(**lease, began=began, rows=done, saved=kept)).reason
 
 
 def say(office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "") -> str:
-    return office.tell(Progress(trial=trial, attempt=attempt, draining=draining)).reason
+    return office.report(Progress(trial=trial, attempt=attempt, draining=draining)).reason
 
 
 def losses(office: Office) -> list[tuple[int, int, str]]:
@@ -75,7 +75,7 @@ def test_what_the_zombie_says_afterwards_is_refused_and_changes_nothing(make: Ma
         Progress(trial=0, attempt=1, saved=(Saved(t=0.0, trial=0, attempt=1, step=1, manifest="zombie", size=1),)),
         Progress(trial=0, attempt=1, ended=Ended(t=0.0, trial=0, attempt=1, outcome="done")),
     ):
-        assert office.tell(progress).reason == "fenced"
+        assert office.report(progress).reason == "fenced"
     assert office.events == before
 
 
@@ -222,7 +222,7 @@ def test_a_preempted_attempt_costs_no_retry_and_goes_on_after_its_last_step(make
         office.instructions()
         arrive(office, 0, attempt, restored=attempt - 1, rows=1, saved=attempt)
         ended = Ended(t=0.0, trial=0, attempt=attempt, outcome="preempted", cause="preempted", message="the node goes away")
-        office.tell(Progress(trial=0, attempt=attempt, ended=ended))
+        office.report(Progress(trial=0, attempt=attempt, ended=ended))
     history = office.history
     assert history.trials[0].state is TrialState.RUNNING
     assert history.lost_steps == 0

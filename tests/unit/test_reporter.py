@@ -18,7 +18,7 @@ from regrow.tasks.reporter import Reporter
 
 def test_an_attempt_whose_coordinator_is_gone_is_fenced() -> None:
     class Nobody:
-        def tell(self, progress: Progress) -> Reply:
+        def report(self, progress: Progress) -> Reply:
             raise CoordinatorGone("no answer")
 
     reporter = Reporter(Nobody(), ASSIGNMENT, ARRIVAL, list)
@@ -38,7 +38,7 @@ class Ear:
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()
 
-    def tell(self, progress: Progress) -> Reply:
+    def report(self, progress: Progress) -> Reply:
         self.heard.append(progress)
         self.entered.set()
         assert self.gate.wait(20)

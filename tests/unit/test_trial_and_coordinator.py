@@ -36,16 +36,16 @@ def test_a_fenced_attempt_ends_and_sends_nothing_more(make_office: MakeOffice, a
 def test_the_same_news_told_twice_changes_nothing(make_office: MakeOffice, attempt: Attempting) -> None:
     office = make_office(schedule="asha", max_steps=9, checkpoint={"keep_last": 1, "keep_best": 0})
     again: list[tuple[Reply, Reply]] = []
-    real = office.tell
+    real = office.report
 
     def twice(progress: Progress) -> Reply:
         reply = real(progress)
         before = office.events
-        again.append((reply, office.wait(office.coordinator.tell(progress))))
+        again.append((reply, office.wait(office.coordinator.report(progress))))
         assert office.events == before
         return reply
 
-    office.tell = twice  # type: ignore[method-assign]  # the network repeats what it delivers
+    office.report = twice  # type: ignore[method-assign]  # the network repeats what it delivers
 
     def train(trial: Trial) -> None:
         for step in trial.steps():

@@ -114,8 +114,8 @@ def test_a_trial_runs_here_and_goes_on_once_from_its_checkpoint(desk: Desk) -> N
 def test_a_step_is_told_before_the_next_one_begins_also_after_a_message_without_news() -> None:
     with temporary_store() as store:
         one = OneTrial(spec=Spec.parse(SPEC), config={}, number=0, store=store, told=lambda _: None)
-        assert one.tell(Progress(trial=0, attempt=1)).until == 1, "the lease is renewed while the first step takes long"
-        assert one.tell(Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),))).until == 2
+        assert one.report(Progress(trial=0, attempt=1)).until == 1, "the lease is renewed while the first step takes long"
+        assert one.report(Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),))).until == 2
 
 
 def test_it_loads_neither_ray_nor_prefect_nor_mlflow(desk: Desk) -> None:
@@ -207,7 +207,10 @@ def test_a_debugger_has_the_terminal(desk: Desk) -> None:
         def until(text: bytes) -> None:
             nonlocal said
             while text not in said:
-                said += os.read(ours, 1024)
+                try:
+                    said += os.read(ours, 1024)
+                except OSError:
+                    pytest.fail(f"it ended before {text.decode()}, and had said: {said.decode()}")
             said = said.partition(text)[2]
 
         until(b"(Pdb)")

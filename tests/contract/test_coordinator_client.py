@@ -1,0 +1,119 @@
+"""What an attempt relies on when it reports: the CoordinatorClient port, to the actor on Ray and to a coordinator of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import ray
+
+from regrow.infra.coordinator.actor import RayCoordinatorClient, start_coordinator
+from regrow.infra.coordinator.claim import Opening
+from regrow.infra.log.reading import read_events
+from regrow.infra.ray.cluster import connect, disconnect
+from regrow.infra.stores.local import LocalStore
+from regrow.search.events import AnyEvent, Began, Ended, Reported, Row
+from regrow.search.spec import Spec
+from regrow.tasks.messages import Arrival, CoordinatorClient, CoordinatorGone, Place, Progress
+from regrow.tasks.ports import Store
+from tests.unit.office import Office
+
+SPEC = Spec.parse({
+    "name": "contract", "trainable": "work.py:train", "metric": "score", "mode": "max", "trials": 1, "max_steps": 9,
+    "space": {"x": {"uniform": [0, 1]}}, "schedule": {"median": {"grace_period": 3}},
+})
+BEGAN = Progress(trial=0, attempt=1, began=Arrival(place=Place("node", "n1", "spot-gpu"), task_run="run-0"))
+NEWS = Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}), Row(2, 1.0, {"score": 2.0})))
+
+
+@dataclass
+class Line:
+    """A client, with the store of its coordinator's log and what may happen to that. The first attempt was started."""
+
+    client: CoordinatorClient
+    store: Store
+    restart: Callable[[], None]
+
+    def events(self, kind: type[AnyEvent]) -> list[AnyEvent]:
+        return [event for event in read_events(self.store) if isinstance(event, kind)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    connect(cpus=1, env={})
+    yield
+    disconnect()
+
+
+@pytest.fixture(params=["ray", "here"])
+def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Line]:
+    store = LocalStore(tmp_path)
+    if request.param == "here":
+        office = Office(store=store, **{k: v for k, v in SPEC.to_json().items() if k != "name"})
+        office.instructions()
+        yield Line(office, store, lambda: office.open("driver-1"))
+        office.close()
+        return
+    request.getfixturevalue("cluster")
+    opening = Opening(id=str(uuid4()), spec=SPEC.to_json(), slots=1, trials=None, flow_run=None, code=None, versions={})
+    actor = start_coordinator(store, opening, name=f"contract-{uuid4()}")
+    ray.get(actor.instructions.remote(5.0))
+    yield Line(RayCoordinatorClient(actor), store, lambda: ray.kill(actor, no_restart=False))
+    ray.kill(actor)
+
+
+def test_news_are_durable_when_it_returns(line: Line) -> None:
+    line.client.report(BEGAN)
+    (began,) = line.events(Began)
+    assert isinstance(began, Began)
+    assert (began.node, began.node_id, began.node_type, began.task_run) == ("node", "n1", "spot-gpu", "run-0")
+
+    reply = line.client.report(NEWS)
+    (reported,) = line.events(Reported)
+    assert isinstance(reported, Reported)
+    assert reported.rows == list(NEWS.rows)
+    assert (reply.reason, reply.until) == ("", 3), "it goes on, until a decision is due"
+
+
+def test_the_same_news_once_more_change_nothing(line: Line) -> None:
+    first = [line.client.report(news) for news in (BEGAN, NEWS)]
+    there = read_events(line.store)
+    assert [line.client.report(news) for news in (BEGAN, NEWS)][-1] == first[-1]
+    assert read_events(line.store) == there
+
+
+def test_who_does_not_hold_the_lease_is_fenced_and_writes_nothing(line: Line) -> None:
+    line.client.report(BEGAN)
+    there = read_events(line.store)
+    assert line.client.report(Progress(trial=0, attempt=2, rows=NEWS.rows)).reason == "fenced"
+    assert read_events(line.store) == there
+
+
+def test_the_last_message_ends_the_lease(line: Line) -> None:
+    line.client.report(BEGAN)
+    line.client.report(NEWS)
+    ended = Ended(t=0.0, trial=0, attempt=1, outcome="done", step=2)
+    line.client.report(Progress(trial=0, attempt=1, ended=ended))
+    assert [(event.outcome, event.by) for event in line.events(Ended) if isinstance(event, Ended)] == [("done", "attempt")]
+    assert line.client.report(NEWS).reason == "fenced"
+
+
+def test_a_coordinator_that_comes_back_answers_as_if_it_had_never_gone(line: Line) -> None:
+    line.client.report(BEGAN)
+    line.restart()
+    assert line.client.report(NEWS).reason == ""
+    assert len(line.events(Began)) == len(line.events(Reported)) == 1
+
+
+def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) -> None:
+    opening = Opening(id=str(uuid4()), spec=SPEC.to_json(), slots=1, trials=None, flow_run=None, code=None, versions={})
+    actor = start_coordinator(LocalStore(tmp_path), opening, name=f"contract-{uuid4()}")
+    client = RayCoordinatorClient(actor)
+    ray.get(actor.instructions.remote(5.0))
+    client.report(BEGAN)
+    ray.kill(actor)
+    with pytest.raises(CoordinatorGone):
+        client.report(NEWS)
