@@ -45,6 +45,8 @@ _LOCAL_SETTINGS = {
 }
 # What became of a task is asked of its reference; Ray would print it as well, when the reference is let go unasked.
 _DRIVER_SETTINGS = {"RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+_BREAKPOINT = "PYTHONBREAKPOINT"
+"""Ray sets it for the driver, where `breakpoint()` would then open Ray's debugger for good."""
 # Ray turns 127.0.0.1 into the address of an interface, and stops working when that changes (a laptop's
 # network).
 _LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
@@ -105,6 +107,7 @@ def connect(
         return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
     mark = secrets.token_hex(8)
     undo = {} if target else put({**_LOCAL_SETTINGS, **short_tmp(os.environ), **_token(), _MARK: mark})
+    undo[_BREAKPOINT] = os.environ.get(_BREAKPOINT)
     ray, guard = _ray(), None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:

@@ -50,6 +50,7 @@ def succeeds(code: str, **env: str) -> str:
 def test_a_local_cluster_counts_slots_passes_variables_and_warms_workers_up() -> None:
     out = succeeds("""
 cluster = connect(cpus=4, env={"FROM_DRIVER": "yes"})
+assert "PYTHONBREAKPOINT" not in os.environ, "breakpoint() is the user's"
 assert cluster.local and cluster.address
 assert fits(cluster) == 4
 import ray
