@@ -255,7 +255,8 @@ def _fetch(store: Store, manifest: Manifest, folder: Path) -> None:
         try:
             store.fetch(file.key, target)
         except Missing as error:
-            raise Unsound(f"{file.path}, of rank {file.rank}: {error}") from None
+            rank = f", of rank {file.rank}" if file.rank else ""
+            raise Unsound(f"{file.path}{rank}: {error}") from None
         digest, size = digest_of(target)
         if (digest, size) != (file.sha256, file.size):
             raise Unsound(f"{file.path}: {file.key} holds {size} bytes with another hash than the {file.size} saved")
