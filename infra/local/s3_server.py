@@ -197,7 +197,9 @@ def _local_socket(folder: Path) -> Path:
 
 def _environment() -> dict[str, str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WEED_", "S3_"))}
-    return {**mine, "GOMEMLIMIT": "150MiB", "GOGC": "50"}  # 190 MB of memory instead of 500 to 800
+    # 180 MB of memory under load instead of 500 to 800. A limit of 250 MiB and less has it collect garbage without an end, as the
+    # runtime counts what the process never touched: 13 % of a core while nobody asks for anything, instead of 0.4 %.
+    return {**mine, "GOMEMLIMIT": "300MiB", "GOGC": "50"}
 
 
 def _make_credentials(folder: Path) -> None:
