@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from regrow.flows.attempts import Attempts
-from regrow.infra.prefect.task_runs import repair, settle, unfinished
+from regrow.infra.prefect.task_runs import otherwise, repair, settle
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.names import task_name, task_run_id
@@ -24,13 +24,10 @@ def settled(client: SyncPrefectClient, flow_run_id: UUID, attempts: Attempts, hi
     left = settle(client, flow_run_id, ours)
     trials = {task_run_id(history.id, trial.number): trial for trial in history.trials}
     had = {run_id for run_id, trial in trials.items() if any(a.task_run == str(run_id) for a in trial.attempts)}
-    # A trial may have ended, by the log, under a driver that was killed before Prefect heard of it, or of it at all.
-    left |= unfinished(client, {run_id for run_id in had - ours if trials[run_id].state.final})
-    # One that was given up while it was paused is left in that state by its last attempt.
-    left |= {
-        run_id for run_id in had
-        if trials[run_id].state is TrialState.STOPPED and trials[run_id].attempts[-1].outcome == "paused"
-    }
+    # A trial may have ended, by the log, under a driver that was killed before Prefect heard of it, or of it at all; one that was
+    # given up while it was paused is left in that state by its last attempt.
+    ends = {run_id: _ending(trials[run_id].state) for run_id in had if trials[run_id].state.final}
+    left |= otherwise(client, {run_id: state.type for run_id, state in ends.items() if state is not None})
     ended = {
         run_id: (task_name(trials[run_id].number), state)
         for run_id in left if run_id in trials and (state := _ending(trials[run_id].state)) is not None

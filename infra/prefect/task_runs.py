@@ -41,11 +41,10 @@ def settle(
     return left
 
 
-def unfinished(client: SyncPrefectClient, task_run_ids: Iterable[UUID]) -> set[UUID]:
-    """Those of the task runs that the server does not know, or has as crashed."""
-    wanted = sorted(task_run_ids)
-    fine = {run.id for batch in _read(client, wanted) for run in batch if run.state_type != StateType.CRASHED}
-    return set(wanted) - fine
+def otherwise(client: SyncPrefectClient, ends: Mapping[UUID, StateType]) -> set[UUID]:
+    """Those of the task runs that the server does not know, or shows in another state than they ended in."""
+    fine = {run.id for batch in _read(client, sorted(ends)) for run in batch if run.state_type == ends[run.id]}
+    return ends.keys() - fine
 
 
 def repair(

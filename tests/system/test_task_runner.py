@@ -28,7 +28,7 @@ from ray import cloudpickle
 
 from regrow.infra.prefect.server import prefect_server
 from regrow.infra.prefect.task_runner import OffloadTaskRunner, remote_options
-from regrow.infra.prefect.task_runs import repair, settle, unfinished
+from regrow.infra.prefect.task_runs import otherwise, repair, settle
 from regrow.infra.ray.cluster import connect, disconnect
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module
@@ -280,13 +280,15 @@ def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never
     (run,) = ended(client, crashed)
     assert run.flow_run_id is not None
     client.set_task_run_state(crashed, Crashed(message="its driver was lost"), force=True)
-    assert unfinished(client, [never, crashed]) == {never, crashed}
+    ends = {never: StateType.COMPLETED, crashed: StateType.FAILED}
+    assert otherwise(client, ends) == {never, crashed}
     told: dict[UUID, tuple[str, State[Any]]] = {
         never: ("trial-0", Completed(message="the log")),
         crashed: ("trial-1", Failed(message="the log")),
     }
     repair(client, run.flow_run_id, double, told)
-    assert unfinished(client, [never, crashed]) == set()
+    assert otherwise(client, ends) == set()
+    assert otherwise(client, {never: StateType.COMPLETED, crashed: StateType.COMPLETED}) == {crashed}, "it did not fail, by the log"
     runs = [client.read_task_run(run_id) for run_id in (never, crashed)]
     assert [run.flow_run_id for run in runs] == [run.flow_run_id] * 2
     assert [run.state_type for run in runs] == [StateType.COMPLETED, StateType.FAILED]
