@@ -39,19 +39,15 @@ _T = TypeVar("_T")
 def is_outage(error: BaseException) -> bool:
     """Whether MLflow's server could not be reached or had trouble of its own. What a training does wrong with MLflow is none."""
     if isinstance(error, RestException):
-        return _is_trouble(error.get_http_status_code())  # type: ignore[no-untyped-call]  # mlflow's
+        return outage.is_outage(error.get_http_status_code())  # type: ignore[no-untyped-call]  # mlflow's
     if isinstance(error, MlflowException):
         status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
         if status == _SERVER_ERROR:  # also what MLflow gives its own errors that have no other
             return isinstance(error.__cause__, requests.RequestException) or str(error).startswith("API request ")
-        return _is_trouble(status)
+        return outage.is_outage(status)
     if isinstance(error, requests.RequestException) and _is_mlflows(error):
-        return error.response is None or _is_trouble(error.response.status_code)
+        return error.response is None or outage.is_outage(error.response.status_code)
     return False
-
-
-def _is_trouble(status: int) -> bool:
-    return outage.is_outage(status)
 
 
 def _is_mlflows(error: BaseException) -> bool:

@@ -48,14 +48,6 @@ def test_it_says_which_node_it_is(on: Callable[[Callable[[Host], Any]], Any], re
         assert (found.node_id, found.node_type) == ("", "")
 
 
-def test_while_somebody_listens_the_process_still_ends_its_block(on: Callable[[Callable[[Host], Any]], Any]) -> None:
-    def within(host: Host) -> str:
-        with host.listen(lambda why, node: None):
-            return "done"
-
-    assert on(within) == "done"
-
-
 def test_a_worker_that_is_to_go_away_tells_it(cluster: None) -> None:
     def terminated() -> list[bool]:
         import threading

@@ -16,8 +16,8 @@ from regrow.tasks.ports import Store
 class HereExecutor:
     """Runs each attempt in a thread. One that is cancelled is lost at once, though its thread goes on, as a zombie would."""
 
-    def __init__(self, job: Job, desk: CoordinatorClient, store: Store, host: Host) -> None:
-        self._job, self._desk, self._store, self._host = job, desk, store, host
+    def __init__(self, job: Job, coordinator: CoordinatorClient, store: Store, host: Host) -> None:
+        self._job, self._coordinator, self._store, self._host = job, coordinator, store, host
         self._threads = ThreadPoolExecutor()
 
     def __enter__(self) -> Self:
@@ -33,7 +33,7 @@ class HereExecutor:
 
         def run() -> None:
             finished = run_attempt(
-                self._job, assignment, self._desk, self._store, host=self._host, task_run=task_run, carry_on=lambda: False,
+                self._job, assignment, self._coordinator, self._store, host=self._host, task_run=task_run, carry_on=lambda: False,
             )
             if not ended.done():
                 ended.set_result(Carried(finished=(finished,)))
