@@ -3,7 +3,8 @@
 users.lock   held shared by each process that uses the server; the server takes it for itself once nobody does, and ends
 start.lock   held by whoever starts the server, or looks whether it has to
 server.lock  held by the server's process until it ends, however it ends
-server.json  pid and address of the last server
+stays.lock   held by a station, whose server has schedules and automations to look after
+server.json  pid and address of the last server, and whether it looks after schedules
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from regrow.infra.machine import locks
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, UserError
 
 TICK = 0.01
 """Seconds between two looks at what another process is about to do."""
 _PATIENCE_SECONDS = 15.0
 """How long others may hold the locks that are held only briefly."""
+_LOOK_SECONDS = 0.5
+"""Whoever looks whether there is a station holds its lock for an instant."""
 
 
 def use(home: Path) -> IO[str]:
@@ -31,6 +34,19 @@ def use(home: Path) -> IO[str]:
 def start(home: Path) -> IO[str]:
     """The starters' lock. Raises RegrowError if somebody does not let go of it."""
     return _briefly_held(home / "start.lock")
+
+
+def stay(home: Path) -> IO[str]:
+    """The station's lock: while it is open the server of `home` serves schedules. Raises UserError if a station has it."""
+    file = locks.take(home / "stays.lock", wait=_LOOK_SECONDS)
+    if file is None:
+        raise UserError(f"a station has the Prefect server of {home} already; end that first with `regrow down`")
+    return file
+
+
+def stays(home: Path) -> bool:
+    """Whether a station has the server of `home`."""
+    return locks.is_held(home / "stays.lock")
 
 
 def _briefly_held(path: Path, *, shared: bool = False) -> IO[str]:

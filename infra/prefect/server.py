@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,10 +46,9 @@ _WATCH_SECONDS = 0.5
 _outliving: list[subprocess.Popen[bytes]] = []
 """Servers that this process started and others still use; kept, or Python complains about a forgotten child."""
 
-# Needed are the recorder of task runs, the stores of events and logs and the streams that the UI follows. An
-# embedded server has no deployments, workers or automations to look after, and lives only while an experiment
-# runs.
-_NEEDLESS_SERVICES = (
+# Needed are the recorder of task runs, the stores of events and logs and the streams that the UI follows. A server
+# that lives only while an experiment runs has no deployments, workers or automations to look after; that of a station has.
+_STATION_SERVICES = (
     "SCHEDULER",
     "LATE_RUNS",
     "CANCELLATION_CLEANUP",
@@ -134,6 +134,15 @@ class PrefectServerHandle:
                     self._child.poll()
                 self._child, self._pid = again._child, again._pid
 
+    def replace(self) -> None:
+        """End the embedded server that runs, for whoever watches it to start the next; returns when it is gone."""
+        pid = read_record(self._home).get("pid", self._pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while read_record(self._home).get("pid") == pid and time.monotonic() < deadline:
+            time.sleep(TICK)
+
     def close(self) -> None:
         """Stop using the server; if nobody else does, return once its process is gone."""
         if self._users is None:
@@ -169,6 +178,27 @@ class PrefectServerHandle:
 
 
 @contextmanager
+def staying(home: Path, *, port: int | None = None) -> Iterator[PrefectServerHandle]:
+    """The embedded server of `home` within the block, with the services that schedules and automations need; see `begin`.
+
+    One that runs without them, for an experiment under way, is replaced; its users find the next one at the same address.
+    Raises UserError also where a station has it already.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with homes.stay(home):
+        handle = begin(home, port=port, adopt=False)
+        try:
+            handle.wait()
+            handle.watch()
+            if not read_record(home).get("schedules"):
+                handle.replace()
+                handle.wait()
+            yield handle
+        finally:
+            handle.close()
+
+
+@contextmanager
 def prefect_server(home: Path, *, port: int | None = None) -> Iterator[PrefectServer]:
     """Use the user's Prefect server or the embedded one of `home`; see `begin`."""
     handle = begin(home, port=port)
@@ -180,16 +210,16 @@ def prefect_server(home: Path, *, port: int | None = None) -> Iterator[PrefectSe
         handle.close()
 
 
-def begin(home: Path, *, port: int | None = None) -> PrefectServerHandle:
+def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> PrefectServerHandle:
     """Find or start the server and return at once; `wait` on the handle before using it.
 
-    A URL that the user configured is adopted. Otherwise all processes with the same `home` share one embedded
+    A URL that the user configured is adopted, unless `adopt` is False. Otherwise all processes with the same `home` share one embedded
     server on loopback, its database and log in `home`. `port` None means the one it had last time, or any
     free one. Raises UserError if `port` is taken or the server of `home` runs on another.
     """
     home = home.expanduser().absolute()
     url = (configured_api_url() or "").rstrip("/")
-    if url and url != read_record(home).get("api_url"):  # our own, when called again or by a child process
+    if adopt and url and url != read_record(home).get("api_url"):  # our own, when called again or by a child process
         ui_url = os.environ.get("PREFECT_UI_URL") or url.removesuffix("/api")
         return PrefectServerHandle(PrefectServer(api_url=url, ui_url=ui_url, embedded=False), home)
     home.mkdir(parents=True, exist_ok=True)
@@ -268,6 +298,7 @@ def _attach(home: Path, known: Mapping[str, Any], port: int | None) -> PrefectSe
 
 
 def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectServerHandle:
+    schedules = homes.stays(home)
     with _listen(port, last_port) as listener, (home / "server.log").open("ab") as log:
         server = _embedded(listener.getsockname()[1])
         command = [sys.executable, "-P", "-m", "regrow.infra.prefect.process"]
@@ -276,7 +307,7 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
         child = subprocess.Popen(
             command,
             pass_fds=(lock, listener.fileno()),
-            env=_server_environment(home, server),
+            env=_server_environment(home, server, schedules=schedules),
             cwd=home,  # no settings file of the user's folder is meant for this server
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -284,7 +315,7 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
             # Ctrl-C in the terminal is for the driver, which still has things to tell it
             start_new_session=True,
         )
-    record = {"pid": child.pid, "port": listener_port(server), "api_url": server.api_url}
+    record = {"pid": child.pid, "port": listener_port(server), "api_url": server.api_url, "schedules": schedules}
     partial = home / "server.json.partial"
     partial.write_text(json.dumps(record))
     partial.replace(home / "server.json")
@@ -314,7 +345,7 @@ def _listen(port: int | None, last_port: int) -> socket.socket:
     raise reason
 
 
-def _server_environment(home: Path, server: PrefectServer) -> dict[str, str]:
+def _server_environment(home: Path, server: PrefectServer, *, schedules: bool) -> dict[str, str]:
     foreign = (
         "PREFECT_API_",
         "PREFECT_SERVER_",
@@ -339,7 +370,7 @@ def _server_environment(home: Path, server: PrefectServer) -> dict[str, str]:
         # Shown 1 s later.
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _NEEDLESS_SERVICES},
+        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": str(schedules).lower() for name in _STATION_SERVICES},
         **CLIENT_ENVIRONMENT,
     }
     return {**{k: v for k, v in os.environ.items() if not k.startswith(foreign)}, **settings}
