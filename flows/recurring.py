@@ -23,6 +23,7 @@ from prefect.context import FlowRunContext
 from regrow.infra.housekeeping.removal import remove
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay, survey
+from regrow.infra.prefect.deployments import EXPERIMENT
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec
@@ -34,8 +35,6 @@ from regrow.search.spec import Spec, When
 from regrow.search.spec.parts import WarmStart
 from regrow.tasks.errors import RegrowError, UserError
 
-EXPERIMENT = "regrow.experiment"
-"""The label with the name of the run's experiment."""
 TRIALS = "regrow.trials"
 """The label with the total number of trials that this run raised it to."""
 _LOOKED_AT = 3
