@@ -61,26 +61,28 @@ class Scheduled:
 @contextmanager
 def at_home(places: Places) -> Iterator[None]:
     """Settings for a first import of Prefect: the user's home is left alone unless the user's own server is said there."""
-    home = {} if servers.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
+    home: dict[str, str] = {}
+    if servers.configured_api_url() is None:
+        home = {"PREFECT_HOME": str(places.prefect_home)}
+        places.writable().prefect_home.mkdir(exist_ok=True)
     with within({**QUIET, **servers.CLIENT_ENVIRONMENT, **home}):
         yield
 
 
 @contextmanager
 def connected(places: Places) -> Iterator[SyncPrefectClient]:
-    """A client of the state root's Prefect server (or of the user's own), which is started for the block if need be."""
-    with servers.prefect_server(places.writable().prefect_home) as server:
-        try:
-            with at_home(places), within(server.environment()):
-                from prefect import get_client
+    """A client of the state root's Prefect server (or of the user's own), which is started for the block if need be.
 
-                from regrow.infra.prefect.private import reread_settings
+    Prefect is left with these settings in this process.
+    """
+    with servers.prefect_server(places.writable().prefect_home) as server, at_home(places), within(server.environment()):
+        from prefect import get_client
 
-                reread_settings()
-                with get_client(sync_client=True) as client:
-                    yield client
-        finally:
-            reread_settings()
+        from regrow.infra.prefect.private import reread_settings
+
+        reread_settings()
+        with get_client(sync_client=True) as client:
+            yield client
 
 
 def make(
@@ -111,7 +113,11 @@ def pause(client: SyncPrefectClient, name: str) -> None:
 
 def resume(client: SyncPrefectClient, name: str) -> None:
     """Has it go on. Raises UserError where there is none."""
-    client.resume_deployment(known(client, name).id)
+    found = known(client, name)
+    for one in found.schedules:
+        if not one.active:  # as those of a prefect.yaml may be
+            client.update_deployment_schedule(found.id, one.id, active=True)
+    client.resume_deployment(found.id)
 
 
 def delete(client: SyncPrefectClient, name: str) -> None:
@@ -136,14 +142,15 @@ def listed(client: SyncPrefectClient, root: str | None = None) -> list[Scheduled
 def _scheduled(client: SyncPrefectClient, deployment: DeploymentResponse) -> Scheduled:
     from regrow.infra.prefect.private import next_times
 
-    clocks = [one.schedule.model_dump(mode="json") for one in deployment.schedules if one.active]
+    paused = deployment.paused or (bool(deployment.schedules) and not any(one.active for one in deployment.schedules))
+    clocks = [one.schedule.model_dump(mode="json") for one in deployment.schedules if one.active or paused]
     clocks = [one for one in clocks if {"cron", "interval", "rrule"} & {*one}]
     when = deployment.parameters.get("when") or {}
     zone = next((ZoneInfo(one["timezone"]) for one in clocks if one.get("timezone")), None)
-    coming = [] if deployment.paused else sorted(at for one in clocks for at in next_times(one, _NEXT))[:_NEXT]
+    coming = [] if paused else sorted(at for one in clocks for at in next_times(one, _NEXT))[:_NEXT]
     words = [*map(in_short, clocks), *triggers_in_short(when, deployment.name)]
     return Scheduled(
-        id=deployment.id, name=deployment.name, words=", ".join(words) or "by hand", paused=bool(deployment.paused),
+        id=deployment.id, name=deployment.name, words=", ".join(words) or "by hand", paused=paused,
         parameters=deployment.parameters, coming=tuple(at.astimezone(zone) for at in coming),
         runs=tuple(_ran(one) for one in _last(client, deployment.id)),
     )

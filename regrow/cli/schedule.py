@@ -69,7 +69,7 @@ def schedule(
     name: Annotated[str | None, typer.Option(help="Another name than the file's", show_default=False)] = None,
     state: StateOption = None,
 ) -> None:
-    """Have the experiment that FILE describes started by itself: by the clock or by what happens. Options go before its `when`."""
+    """Have the experiment that FILE describes started by itself: by the clock or by events. Options go before its `when`."""
     from regrow.infra.state.spec_file import located, read_spec
 
     given = {
@@ -112,9 +112,9 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
 
     assert spec.when is not None
     when = spec.when
+    _check(spec, places)
     with deployments.at_home(places):
         times = clock(when)
-        _check(spec, places)
     parameters = {
         "name": spec.name, "spec": str(file.resolve()), "state": places.root,
         "when": when.model_dump(mode="json", exclude_none=True, exclude=set(_TIMES)),
