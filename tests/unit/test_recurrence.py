@@ -81,5 +81,8 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert stem(one) != stem(other)
     names = [run_name(one, datetime(2026, 11, 22, tzinfo=UTC), ())]
     assert experiments_of(other, names) == []
+    at, longest = datetime(2026, 11, 22, 2, 30, 15, tzinfo=UTC), "x" * LONGEST
+    numbered = [run_name(longest, at, ())] + [f"{run_name(longest, at, ())}-{number}" for number in range(2, 999)]
+    assert len(run_name(longest, at, numbered)) == LONGEST, "there is room for the time to the second, and a number"
     lengths = [len(stem("x" * n)) for n in range(1, LONGEST + 1)]
     assert all(b - a in (0, 1) for a, b in pairwise(lengths)), "cut only where it must be"

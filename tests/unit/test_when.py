@@ -29,6 +29,7 @@ def test_spans_are_read_and_what_is_left_out_has_its_default() -> None:
     when = spec(when={"every": "6h", "settle": "2min"}).when
     assert when is not None
     assert (when.every, when.settle, when.each, when.overlap, when.keep, when.retries_per_day) == (21600, 120, "new", "skip", None, 3)
+    assert [one.when.settle for one in (spec(when={"hook": True}),) if one.when] == [60]
     assert spec(when={"after": "etl", "cron": "0 2 * * *"}).when is not None, "a trigger may stand beside a time"
 
 
