@@ -19,8 +19,8 @@ from regrow.infra.log.reading import replay
 from regrow.infra.log.segments import PREFIX
 from regrow.infra.mlflow.removal import forget_runs
 from regrow.infra.prefect import server as prefect_server
-from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
 from regrow.infra.prefect.home import read_record
+from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
 from regrow.infra.state.driver_lock import driving, runs
 from regrow.infra.state.places import TOMBSTONE, Places
 from regrow.search.history import History
