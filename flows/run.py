@@ -19,30 +19,24 @@ from uuid import UUID
 import ray
 from prefect import flow, get_client, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, FlowRunPolicy, State, StateType
+from prefect.client.schemas.objects import FlowRunPolicy, State
 from prefect.context import FlowRunContext
-from prefect.exceptions import Abort, ObjectNotFound
 from prefect.settings import get_current_settings
-from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.ending import cut_short
+from regrow.flows.flow_run import TakenOver, stay_paused
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.recurring import resolved_here
 from regrow.flows.settling import settled
-from regrow.flows.stopping import stop_requests
+from regrow.flows.stopping import PAUSED, page_requests, stop_requests
 from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Instructions
 from regrow.infra.local import obituary
 from regrow.infra.log.reading import replay
+from regrow.infra.machine.typed import Typed
 from regrow.infra.mlflow.in_trial import RayRecords
 from regrow.infra.mlflow.recorder import start_recorder
 from regrow.infra.prefect.artifacts import PICTURES, publish
@@ -52,7 +46,7 @@ from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import join, slots
+from regrow.infra.ray.joining import environment, join, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state.collection import collect
@@ -91,6 +85,8 @@ WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
 """Given the coordinator's handle, shows the experiment to somebody while it runs."""
 ANNOUNCE: ContextVar[Callable[[str], None]] = ContextVar("ANNOUNCE", default=lambda _: None)
 """Given a line now and then that the user should read."""
+TYPED: ContextVar[Typed | None] = ContextVar("TYPED", default=None)
+"""Where the command was typed that this process carries out; None: here."""
 _GOES_ON: ContextVar[UUID | None] = ContextVar("_GOES_ON", default=None)
 """The flow run that is about to be retried on another cluster."""
 
@@ -138,7 +134,10 @@ def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]
             with join(prepared.spec) as ray_cluster:
                 try:
                     with obituary.prepare(prepared.places, name):
-                        return _state(*_session(prepared, ray_cluster, asked, retry_failed=retry_failed))
+                        ended = _session(prepared, ray_cluster, asked, retry_failed=retry_failed)
+                    if asked.begun == ("interrupted", PAUSED):
+                        stay_paused()
+                    return _state(*ended)
                 except Overtaken as error:
                     raise TakenOver(str(error)) from None
                 except Exception as error:
@@ -151,27 +150,6 @@ def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]
                         raise
         obituary.bequeath(prepared.places, name)
         return _state(*cut_short(prepared, asked))
-
-
-def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
-    """The experiment's flow run, ready to run again as its own retry; None if the server does not have it.
-
-    Task runs that its last driver left running are closed: nobody runs them any more.
-    """
-    try:
-        flow_run = client.read_flow_run(flow_run_id)
-    except ObjectNotFound:
-        return None
-    open_states = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
-    left = client.read_task_runs(
-        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
-        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=open_states)),
-    )
-    for task_run in left:
-        client.set_task_run_state(task_run.id, Crashed(message="its driver was lost"), force=True)
-    if flow_run.state is None or not flow_run.state.is_pending():
-        client.set_flow_run_state(flow_run_id, AwaitingRetry(message="goes on from its log"), force=True)
-    return client.read_flow_run(flow_run_id)
 
 
 def _goes_on() -> bool:
@@ -213,14 +191,14 @@ def _session(
     if context is None or context.flow_run is None or not isinstance(context.task_runner, OffloadTaskRunner):
         raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
     spec, places, store = prepared.spec, prepared.places, prepared.store
-    environment = collected(prepared.folder, spec.program)
-    if prepared.log.told is not None and (line := code_changed(prepared.log.told, environment)):
+    surroundings = collected(prepared.folder, spec.program)
+    if prepared.log.told is not None and (line := code_changed(prepared.log.told, surroundings)):
         _announce(line)
     opening = Opening(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        environment=environment, known=prepared.known, retry_failed=retry_failed,
+        environment=surroundings, known=prepared.known, retry_failed=retry_failed,
         widest=widest(spec.resources.needs(), ray_cluster.nodes()),
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
@@ -232,7 +210,10 @@ def _session(
         spec, folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code
     )
     watch, nodes = WATCH.get(), Nodes()
-    shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store, records=records)
+    shared = Shared(
+        job=job, coordinator=RayCoordinatorClient(coordinator), store=store, records=records,
+        typed=_taken_over(spec, ray_cluster),
+    )
     with (
         get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
         publishing(coordinator, client, context.flow_run.id),
@@ -244,12 +225,23 @@ def _session(
         )
         signs = present(store) if places.remote else nullcontext()
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
-            with signs, stop_requests(store, asked), spares(nodes, spec.resources.needs()):
+            with (
+                signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
+                spares(nodes, spec.resources.needs()),
+            ):
                 status = _Loop(coordinator, attempts, nodes, asked).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
+
+
+def _taken_over(spec: Spec, ray_cluster: cluster.Cluster) -> Typed:
+    """What workers take over: those of a cluster that was started for this session have it from the start."""
+    typed = TYPED.get()
+    if typed is None or ray_cluster.local:
+        return Typed(variables={})
+    return Typed(folder=typed.folder, variables={**typed.variables, **environment(spec)})
 
 
 def _finished(
@@ -306,10 +298,6 @@ def _pictures(drawn: Any) -> dict[str, bytes]:
 
 class Overtaken(UserError):
     """Another driver runs the experiment now."""
-
-
-class TakenOver(Abort):
-    """The same as Prefect's engine has it, which then says nothing to the server: the flow run is that driver's."""
 
 
 class _Loop:

@@ -20,6 +20,7 @@ from regrow.infra.log.segments import PREFIX
 from regrow.infra.mlflow.removal import forget_runs
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
+from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
 from regrow.infra.state.driver_lock import driving, runs
 from regrow.infra.state.places import TOMBSTONE, Places
 from regrow.search.history import History
@@ -106,7 +107,7 @@ def _forget_flow_run(places: Places, flow_run: str) -> None:
     if not flow_run or not url or not prefect_server.answers(url, 0.0):
         return
     home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
-    with within({**prefect_server.CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url}):
+    with within({**CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url}):
         from prefect import get_client
 
         with get_client(sync_client=True) as client:
