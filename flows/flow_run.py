@@ -19,7 +19,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, ObjectNotFound
 from prefect.states import AwaitingRetry, Crashed, Suspended
 
-from regrow.flows.stopping import PAUSED
+from regrow.search.events import Status
 
 PAUSE_SECONDS = 10 * 365 * 24 * 3600
 """How long an experiment that was paused in Prefect may stay so: for good."""
@@ -30,7 +30,7 @@ class TakenOver(Abort):
 
 
 class StaysPaused(Abort):
-    """The session has ended as the flow run was paused in Prefect, whose state stays: Resume there goes on."""
+    """The session of a flow run that was paused in Prefect has ended, and Prefect knows how: its engine is to say nothing."""
 
 
 def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
@@ -54,11 +54,21 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
     return client.read_flow_run(flow_run_id)
 
 
-def stay_paused() -> None:
-    """Has Prefect wait for Resume: what its page asks for is a failure after five minutes. Raises StaysPaused."""
+def over_a_pause(ended: State[None], status: Status) -> State[None]:
+    """The state in which the flow run ends, unless it is paused in Prefect; then that is told here, and StaysPaused raised.
+
+    An experiment that has nothing left to do is over all the same. Another one waits for Resume, for which Prefect wants a
+    deployment; without one it is left as after Ctrl-C, and Retry goes on.
+    """
     context = FlowRunContext.get()
-    if context is not None and context.flow_run is not None:
-        with get_client(sync_client=True) as client:
-            state: State[Any] = Suspended(timeout_seconds=PAUSE_SECONDS)
-            client.set_flow_run_state(context.flow_run.id, state, force=True)
-    raise StaysPaused(PAUSED)
+    if context is None or context.flow_run is None:
+        return ended
+    with get_client(sync_client=True) as client:
+        now = client.read_flow_run(context.flow_run.id)
+        if now.state is None or not now.state.is_paused():
+            return ended
+        waits = status == "interrupted" and now.deployment_id is not None
+        # What Prefect's page asks for would be a failure after five minutes.
+        state: State[Any] = Suspended(timeout_seconds=PAUSE_SECONDS) if waits else ended
+        client.set_flow_run_state(now.id, state, force=True)
+    raise StaysPaused("paused in Prefect")

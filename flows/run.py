@@ -26,11 +26,11 @@ from prefect.states import Cancelled, Completed, Failed
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.ending import cut_short
-from regrow.flows.flow_run import TakenOver, stay_paused
+from regrow.flows.flow_run import TakenOver, over_a_pause
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.recurring import resolved_here
 from regrow.flows.settling import settled
-from regrow.flows.stopping import PAUSED, page_requests, stop_requests
+from regrow.flows.stopping import page_requests, stop_requests
 from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Instructions
@@ -135,9 +135,7 @@ def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]
                 try:
                     with obituary.prepare(prepared.places, name):
                         ended = _session(prepared, ray_cluster, asked, retry_failed=retry_failed)
-                    if asked.begun == ("interrupted", PAUSED):
-                        stay_paused()
-                    return _state(*ended)
+                    return over_a_pause(_state(*ended), ended[0])
                 except Overtaken as error:
                     raise TakenOver(str(error)) from None
                 except Exception as error:

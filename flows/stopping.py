@@ -17,7 +17,6 @@ from regrow.infra.state.experiments import take_stop_requests
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Store
 
-PAUSED = "paused in Prefect"
 LOOK_SECONDS = 2.0
 """Between two looks; a listing costs money where the state is in a bucket."""
 
@@ -59,7 +58,7 @@ def page_requests(client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupt
                 if state is not None and state.type == StateType.CANCELLING:
                     asked.begin("stopped", "cancelled in Prefect")
                 elif state is not None and state.type == StateType.PAUSED:
-                    asked.begin("interrupted", PAUSED)
+                    asked.begin("interrupted", "paused in Prefect")
 
     thread = threading.Thread(target=look, name="regrow-page-requests", daemon=True)
     thread.start()

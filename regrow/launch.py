@@ -64,8 +64,8 @@ def launch(
     Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
     coordinator while the experiment runs, `announce` a line now and then before it. `flow_run`: the one that this is, which
     Prefect has already; None: the experiment's own. `typed`: where the command was typed, None: in this process. `at_home`:
-    Prefect was imported with our settings. Prefect is left with settings of ours: see `settings_read_again`. Raises UserError
-    or SpecError.
+    this process was started for sessions, with our settings of Prefect, and somebody else says where its pages are. Prefect is
+    left with settings of ours: see `settings_read_again`. Raises UserError or SpecError.
     """
     prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
     if prepared.failed == 0:
@@ -98,7 +98,7 @@ def launch(
             with within({**home, **server.server.environment()}):
                 if not at_home:
                     settings_read_again()
-                _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce, flow_run, typed)
+                _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce, flow_run, typed, at_home)
         finally:
             server.close()
 
@@ -117,6 +117,7 @@ def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> Non
 def _run(
     prepared: Prepared, server: Any, name: str, spec: Spec | None, trials: int | None, code: str | None, retry_failed: bool,
     watch: Any, announce: Callable[[str], None], flow_run: str | None, typed: Typed | None,
+    at_home: bool,
 ) -> None:
     # Importing Prefect takes 1.5 s, in which Ray's processes start. Two threads must not import the same thing, as
     # Python then may hand out a half-made module: what both need comes before, and Ray is used only after.
@@ -139,9 +140,11 @@ def _run(
         from regrow.flows.flow_run import StaysPaused, TakenOver, reopen
         from regrow.infra.prefect.private import run_flow
 
-        announce(f"Prefect: {redacted(server.wait().ui_url)}")
+        prefect_url = redacted(server.wait().ui_url)
         server.watch()
-        announce(f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
+        if not at_home:
+            announce(f"Prefect: {prefect_url}")
+            announce(f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
         parameters = {
             "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
             "state": prepared.places.root, "trials": trials, "code": code, "retry_failed": retry_failed,

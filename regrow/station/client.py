@@ -1,7 +1,7 @@
 """What `regrow run` and `regrow resume` do where there is a station: they hand the session over, and watch it.
 
-The session is the station's: if this process goes away, it goes on. Ctrl-C, SIGTERM and a closed terminal end it as they would
-end one of this process.
+The session is the station's: if this process goes away, or its terminal is closed, it goes on. Ctrl-C and SIGTERM end it as they
+would end one of this process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from regrow.live.viewer import Viewer
 from regrow.search.spec import Spec
 from regrow.station.orders import Line, Word, encode_signal, hand_over
 from regrow.station.record import Station
-from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Unavailable
 
 LOOK_SECONDS = (0.05, 0.5)
 """Between looks at the log: in a folder, in a bucket."""
 WAIT_SECONDS = 20.0
 """How long a driver that is still starting is waited for, before the session is run without the station."""
-LEFT_SECONDS = 10.0
+LEFT_SECONDS = 2.0
 """How long, after the driver has ended, the rest of its log may take to come."""
 
 
@@ -54,7 +53,10 @@ def run_there(
     with _signals(line):
         announce(f"Prefect: {station.prefect_url}")
         announce(f"MLflow:  {station.mlflow_url}")
-        _watch(follower, viewer, said, f"{socket.gethostname()}:{pid}:", places)
+        whole = _watch(follower, viewer, said, f"{socket.gethostname()}:{pid}:", places)
+    if not whole:
+        announce("the driver on the station was lost; the station goes on by itself, and Ctrl-C ends only this view")
+        _watch_on(follower, viewer, places)
     return True
 
 
@@ -99,36 +101,59 @@ class _Said:
         self.over.set()
 
 
-def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places: Places) -> None:
-    """Until the driver's session is closed in the log, or the driver has ended."""
+def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places: Places) -> bool:
+    """Shows the session of `driver` until it is closed; False if the driver was lost before."""
     deadline = None
     with viewer.showing():
         while True:
-            over = said.over.is_set()
-            try:
-                segments = follower.read()
-            except Unavailable:
-                segments = None
-            if segments:
-                viewer.take(segments)
-                if full(segments):
-                    continue
+            over, more = said.over.is_set(), _look(follower, viewer)
             history = viewer.board.history
             if history.opened is not None and history.opened.driver.startswith(driver) and history.closed is not None:
-                return
-            if over and not segments:
+                return True
+            if over and not more:
                 if said.last is not None and said.last.kind == "failed":
                     break
-                deadline = deadline or time.monotonic() + (LEFT_SECONDS if said.last is None else 1.0)
-                if time.monotonic() > deadline:
-                    break
-            viewer.progress()
-            said.over.wait(LOOK_SECONDS[places.remote]) if not over else time.sleep(LOOK_SECONDS[places.remote])
-    if said.last is None:
-        raise RegrowError("the driver on the station was lost; the station goes on with the experiment, `regrow watch` shows it")
+                deadline = deadline or time.monotonic() + LEFT_SECONDS
+                if time.monotonic() > deadline or said.last is None:
+                    return said.last is not None  # nothing was left to do, if it said that it has ended
+            if not more:
+                _wait(said.over, LOOK_SECONDS[places.remote])
     if said.last.error == "interrupted":
         raise KeyboardInterrupt
     said.last.raise_it()
+    return True
+
+
+def _watch_on(follower: Follower, viewer: Viewer, places: Places) -> None:
+    """Shows what another driver of the station makes of it, until that has ended. Ctrl-C ends only the watching."""
+    seen = viewer.board.history.opened
+    with viewer.showing():
+        while True:
+            more = _look(follower, viewer)
+            history = viewer.board.history
+            if history.opened is not seen and history.closed is not None:
+                return
+            if not more:
+                time.sleep(LOOK_SECONDS[places.remote])
+
+
+def _look(follower: Follower, viewer: Viewer) -> bool:
+    """Shows what is new in the log; whether there is more at once."""
+    try:
+        segments = follower.read()
+    except Unavailable:
+        return False
+    if segments:
+        viewer.take(segments)
+    viewer.progress()
+    return full(segments)
+
+
+def _wait(over: threading.Event, seconds: float) -> None:
+    if over.is_set():
+        time.sleep(seconds)
+    else:
+        over.wait(seconds)
 
 
 @contextmanager
@@ -139,7 +164,7 @@ def _signals(line: Line) -> Iterator[None]:
         with suppress(OSError):
             line.send(encode_signal(number))
 
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -34,8 +34,8 @@ from regrow.tasks.errors import RegrowError
 WARM = 2
 """Workers that wait for the first trials."""
 MODULES = (
-    "regrow.launch", "regrow.flows.run", "regrow.infra.state.spec_file", "regrow.station.flow_runs", "regrow.infra.prefect.private",
-    "fastapi.encoders",  # which Prefect imports when it has parameters to send
+    "regrow.launch", "regrow.flows.run", "regrow.infra.state.spec_file", "regrow.station.flow_runs",
+    "regrow.infra.prefect.private", "fastapi.encoders",  # which Prefect imports when it has parameters to send
 )
 _warm: list[Any] = []
 """What the cluster does for this process meanwhile; Ray would cancel what nobody holds."""
@@ -123,7 +123,8 @@ def _join(address: str) -> None:
 
 def _end_with_worker(post: _Post) -> None:
     """A thread that ends a driver nobody will give an order any more: its worker's end of the pipe is closed."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # not sys.stdin, whose lock would be in the way of this process's end
+        pass
     if post.idle:
         os._exit(0)
 
