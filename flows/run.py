@@ -59,6 +59,7 @@ from regrow.infra.state.sources import code_changed
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.needs import widest
+from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
 from regrow.tasks.patience import patiently

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from regrow.infra.prefect import server as servers
 from regrow.infra.prefect.clocks import in_short, triggers_in_short
-from regrow.infra.prefect.settings import QUIET
+from regrow.infra.prefect.settings import settings
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.variables import within
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
-FLOW = POOL = TAG = "regrow"
-"""The flow of which schedules are deployments, the pool that their runs are due in, and their tag."""
+FLOW = TAG = "regrow"
+"""The flow of which schedules are deployments, and their tag."""
 ENTRYPOINT = "regrow.flows.run.run"
 EXPERIMENT = "regrow.experiment"
 """The label of a flow run with the name of its experiment."""
@@ -65,7 +66,7 @@ def at_home(places: Places) -> Iterator[None]:
     if servers.configured_api_url() is None:
         home = {"PREFECT_HOME": str(places.prefect_home)}
         places.writable().prefect_home.mkdir(exist_ok=True)
-    with within({**QUIET, **servers.CLIENT_ENVIRONMENT, **home}):
+    with within({**settings(os.environ), **home}):
         yield
 
 
@@ -95,7 +96,9 @@ def make(
     """
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    _pool(client)
+    from regrow.infra.prefect.pool import POOL, ensure_pool
+
+    ensure_pool(client)
     there = _find(client, name)
     times = [] if clock is None else [DeploymentScheduleCreate.model_validate({"schedule": dict(clock), "active": True})]
     client.create_deployment(
@@ -190,19 +193,3 @@ def _all(client: SyncPrefectClient) -> list[DeploymentResponse]:
 
 def _find(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:
     return next((one for one in _all(client) if one.name == name), None)
-
-
-def _pool(client: SyncPrefectClient) -> None:
-    """Makes the work pool, if it is missing."""
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-    from prefect.workers.process import ProcessWorker
-
-    try:
-        client.read_work_pool(POOL)
-    except ObjectNotFound:
-        template = ProcessWorker.get_default_base_job_template()
-        try:
-            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-        except ObjectAlreadyExists:  # somebody was faster
-            return
