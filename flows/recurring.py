@@ -30,7 +30,7 @@ from regrow.infra.state.spec_file import read_spec
 from regrow.search.errors import SpecError
 from regrow.search.history import specification
 from regrow.search.planning.warm import known_from
-from regrow.search.recurrence import before, outdated, run_name
+from regrow.search.recurrence import before, outdated, run_name, run_seed
 from regrow.search.spec import Spec, When
 from regrow.search.spec.parts import WarmStart
 from regrow.tasks.errors import RegrowError, UserError
@@ -118,7 +118,8 @@ def resolved(
         starts = list(begun.warm_start)
     else:
         starts, lines = _warm(places, given, before(name, chosen, places.experiments()))
-    spec_of_run = Spec.parse({**given.to_json(), "name": chosen, "warm_start": [start.model_dump() for start in starts]})
+    own = {"name": chosen, "seed": run_seed(given.seed, chosen), "warm_start": [start.model_dump() for start in starts]}
+    spec_of_run = Spec.parse({**given.to_json(), **own})
     return Resolved(name=chosen, spec=spec_of_run, trials=trials, schedule=name, when=how, lines=lines)
 
 

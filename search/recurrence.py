@@ -48,6 +48,15 @@ def run_name(schedule: str, when: datetime, taken: Collection[str]) -> str:
     return next(found for found in numbered if found not in taken)
 
 
+def run_seed(seed: int, name: str) -> int:
+    """The seed of a schedule's experiment, a 32-bit number that depends on the file's seed and the experiment's name alone.
+
+    With the same one, each run would begin with the random trials of the run before.
+    """
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
 def experiments_of(schedule: str, names: Iterable[str]) -> list[str]:
     """The experiments of a schedule among `names`, the oldest first."""
     found = [(key, name) for name in names if (key := _order(schedule, name)) is not None]

@@ -27,7 +27,7 @@ from regrow.infra.prefect.private import reread_settings
 from regrow.infra.prefect.server import PrefectServer, staying
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
-from regrow.search.recurrence import run_name
+from regrow.search.recurrence import run_name, run_seed
 from regrow.tasks.errors import UserError
 from regrow.tasks.variables import within
 from tests.system.conftest import Desk
@@ -163,6 +163,7 @@ def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(ser
         assert {point["seen"] for point in desk.points(run.name)} == {number}, "the trainable has the event"
     created = desk.events(names[1])[0]
     assert [start["experiment"] for start in created["spec"]["warm_start"]] == names[:1]
+    assert created["spec"]["seed"] == run_seed(0, names[1]), "else it would begin with the same random trials"
     assert {known["origin"].partition(":")[0] for known in created["known"]} == {names[0]}
 
     with client_of(server) as client:

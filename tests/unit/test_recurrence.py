@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regrow.search.recurrence import LONGEST, before, experiments_of, outdated, run_name, stem
+from regrow.search.recurrence import LONGEST, before, experiments_of, outdated, run_name, run_seed, stem
 from regrow.search.spec import NAME
 
 
@@ -86,3 +86,8 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert len(run_name(longest, at, numbered)) == LONGEST, "there is room for the time to the second, and a number"
     lengths = [len(stem("x" * n)) for n in range(1, LONGEST + 1)]
     assert all(b - a in (0, 1) for a, b in pairwise(lengths)), "cut only where it must be"
+
+
+def test_each_run_has_a_seed_of_its_own_that_follows_from_the_file_s() -> None:
+    assert run_seed(0, "a-2026-11-22T02") == run_seed(0, "a-2026-11-22T02") >= 0
+    assert len({run_seed(seed, name) for seed in (0, 1) for name in ("a-2026-11-22T02", "a-2026-11-22T03")}) == 4
