@@ -173,3 +173,12 @@ def best_configuration(one: Course) -> dict[str, Any]:
     history = one.history
     trial = history.leader
     return {} if trial is None or trial.best is None else history.path(trial.number, trial.best[1])[-1]
+
+
+def leading(values: Sequence[float | None], mode: str) -> list[int]:
+    """Places of the best ones among values of several experiments (None: one has none); empty where all are alike."""
+    there = [value for value in values if value is not None]
+    if not there or (len(there) == len(values) and min(there) == max(there)):
+        return []
+    best = max(there) if mode == "max" else min(there)
+    return [place for place, value in enumerate(values) if value == best]
