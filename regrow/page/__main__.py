@@ -1,7 +1,8 @@
 """`python -m regrow.page`: serves the page of a state root until SIGTERM.
 
-Addresses of other pages and the password come by the environment, which other users of the machine cannot read: REGROW_PAGE_PREFECT,
-REGROW_PAGE_MLFLOW, REGROW_PAGE_PASSWORD, and REGROW_PAGE_HOSTS, names (with commas between) under which it is asked.
+Addresses of other pages and the password come by the environment, which other users of the machine cannot read:
+REGROW_PAGE_PREFECT, REGROW_PAGE_MLFLOW, REGROW_PAGE_PASSWORD, and REGROW_PAGE_HOSTS, names (with commas between) under which it
+is asked beside those of the loopback.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def _listening(descriptor: int | None, port: int | None) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise UserError(f"--port: {port} cannot be had ({error})") from None
     made.listen()
-    print(f"http://127.0.0.1:{made.getsockname()[1]}", flush=True)
+    sys.stdout.write(f"http://127.0.0.1:{made.getsockname()[1]}\n")
+    sys.stdout.flush()
     return made
 
 

@@ -98,13 +98,14 @@ class Pages:
         live = bool(unread) or any(one.status == "running" for one in found)
         return self._page(
             "index.html.j2", poll=POLL_SECONDS[not live], rows=[views.row(one, self.links, now) for one in shown], unread=unread,
-            count=len(summaries), matching=len(found), running=sum(one.status == "running" for one in summaries), q=q, page=page,
+            count=len(summaries) + len(unread), matching=len(found), running=sum(one.status == "running" for one in summaries), q=q, page=page,
             pages=pages, trouble=self.folds.trouble, planned=views.planned(self.schedules.next(), now),
             planned_trouble=self.schedules.trouble, query=lambda **changes: _query({"q": q, "page": page}, changes),
         )
 
     def experiment(
-        self, name: str, sort: trials.Sort = "value", order: trials.Order | None = None, page: int = 1, state: TrialState | None = None
+        self, name: str, sort: trials.Sort = "value", order: trials.Order | None = None, page: int = 1,
+        state: TrialState | None = None,
     ) -> Response:
         """One experiment, with a page of its trials."""
         asked = trials.Asked(sort=sort, order=order, page=page, state=state)
@@ -116,8 +117,8 @@ class Pages:
                 return self._page("unreadable.html.j2", poll=POLL_SECONDS[1], e=row, status_code=503)
             live = summary.status == "running"
             answer = self._page(
-                "experiment.html.j2", poll=POLL_SECONDS[not live], e=views.experiment(fold, summary, noted, self.links, time.time()),
-                table=trials.table(fold.history, asked), figures=figures.kinds(),
+                "experiment.html.j2", poll=POLL_SECONDS[not live], table=trials.table(fold.history, asked),
+                e=views.experiment(fold, summary, noted, self.links, time.time()), figures=figures.kinds(),
                 query=lambda **changes: _query(given, changes),
             )
         answer.headers["Content-Security-Policy"] = WITH_FIGURES
@@ -144,7 +145,7 @@ class Pages:
             found = views.comparison(folds, alive, time.time())
             missing = [name for name in names if name not in folds]
             return self._page(
-                "compare.html.j2", poll=POLL_SECONDS[not any(alive.values())], missing=missing, names=names, **{"goal": "", **found}
+                "compare.html.j2", poll=POLL_SECONDS[not any(alive.values())], missing=missing, **found,
             )
 
     def report(self, name: str) -> Response:

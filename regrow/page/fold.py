@@ -1,4 +1,4 @@
-"""One experiment as its log has it by now: the fold that all views are made of, and a few numbers that stay when it is dropped."""
+"""One experiment as its log has it now: the fold that all views are made of, and a few numbers that stay when it is dropped."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def differing_keys(histories: list[History]) -> list[tuple[str, list[Any]]]:
 
     Names, places and values of environment variables are left out.
     """
-    flat = [_flat({k: v for k, v in h.spec.to_json().items() if k not in ("name", "state", "working_dir", "env")}) for h in histories]
+    own = {"name", "state", "working_dir", "env"}
+    flat = [_flat({key: value for key, value in h.spec.to_json().items() if key not in own}) for h in histories]
     keys = dict.fromkeys(key for one in flat for key in one)
     found = [(key, [one.get(key) for one in flat]) for key in keys]
     return [(key, values) for key, values in found if any(value != values[0] for value in values)]

@@ -22,6 +22,9 @@ IDLE_SECONDS = 600.0
 BUDGET_SECONDS = 1.0
 """So long one look at all may take; what was not read by then comes with the next."""
 
+SLICE_SECONDS = 0.3
+"""Of that, for one experiment."""
+
 
 class Folds:
     """What the page knows. Safe to use from several threads."""
@@ -42,11 +45,11 @@ class Folds:
         deadline = time.monotonic() + BUDGET_SECONDS
         found: list[Summary] = []
         unread: list[str] = []
-        for one in self._all():
+        for one in sorted(self._all(), key=lambda one: (one.summary is None, one.turns)):
             if one.summary is None and time.monotonic() > deadline:
                 unread.append(one.name)
                 continue
-            one.refresh(deadline)
+            one.refresh(min(deadline, time.monotonic() + SLICE_SECONDS))  # a long log does not keep the others waiting
             if one.gone:
                 self._forget(one.name)
             elif one.summary is None:

@@ -33,8 +33,8 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses a Host that is not ours, by which a foreign page could read this one through a name of its own (DNS rebinding), and,
-    where there is a password, whoever does not give it.
+    """Refuses a Host that is not ours, by which a foreign page could read this one through a name of its own (DNS rebinding);
+    and, where there is a password, whoever does not give it.
     """
 
     def __init__(self, app: ASGIApp, *, password: str | None, hosts: Collection[str] = ()) -> None:

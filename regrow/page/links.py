@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """A schedule: its `name`, `when` it runs in words ("at 02:00, Europe/Zurich"), its `next` time (seconds since the epoch; None:
-    it is paused, or waits for an event) and how its `last` run ended ("" before the first).
+    """A schedule: its `name`, `when` it runs in words ("at 02:00, Europe/Zurich"), its `next` time (seconds since the epoch;
+    None: it is paused, or waits for an event) and how its `last` run ended ("" before the first).
     """
 
     name: str

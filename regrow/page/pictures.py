@@ -40,8 +40,9 @@ def spark(points: Sequence[tuple[float, float]], end: float) -> str:
         return 2 + across * (WIDTH - 4), HEIGHT - 3 - up * (HEIGHT - 6)
 
     placed = [at(x, y) for x, y in (*points, (last, points[-1][1]))]
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     return (
-        f'<svg class="spark" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" aria-hidden="true" focusable="false">'
+        f'<svg class="spark" {size} aria-hidden="true" focusable="false">'
         f'<path d="{_steps(placed)}"/><circle cx="{placed[-1][0]:.1f}" cy="{placed[-1][1]:.1f}" r="2.2"/></svg>'
     )
 
@@ -53,10 +54,11 @@ def bar(parts: Sequence[tuple[str, int]]) -> str:
         wide = 1000 * count / whole if whole else 0.0
         drawn += f'<rect class="f-{escape(name)}" x="{at:.1f}" y="0" width="{max(wide, 3):.1f}" height="10"/>'
         at += wide
-    return f'<svg class="states" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" focusable="false">{drawn}</svg>'
+    size = 'viewBox="0 0 1000 10" preserveAspectRatio="none"'
+    return f'<svg class="states" {size} aria-hidden="true" focusable="false">{drawn}</svg>'
 
 
-def chart(curves: Sequence[Curve], across: str, up: str, *, width: int = 760, height: int = 320) -> str:
+def chart(curves: Sequence[Curve], across: str, up: str, *, width: int = 480, height: int = 300) -> str:
     """The curves on one pair of axes, each in the colour of its place; empty where none has a value.
 
     `across` and `up` name the axes.
@@ -97,7 +99,7 @@ def _log(value: float, log: bool) -> float:
     return math.log10(value) if log else value
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
     """Round numbers from about `low` to about `high`, at most `most` and at least one."""
     if not high > low:
         return [low]

@@ -14,7 +14,7 @@ from regrow.infra.views import summaries
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 
-PER_PAGE = 100
+PER_PAGE = 50
 CELL = 60
 """Characters of a cell."""
 

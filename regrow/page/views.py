@@ -51,7 +51,7 @@ def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
         "name": one.name, "status": one.status, "trouble": one.trouble, "readable": True, "goal": one.goal, "ended": one.ended,
         "total": one.total, "share": round(100 * one.share), "value": "" if one.value is None else f"{one.value:.5g}",
         "trial": one.best, "spark": drawn(pictures.spark(one.spark, one.spent_steps)), "survived": one.survived,
-        "failed": one.failed, "cost": f"{one.cost:,.2f}" if one.cost is not None else "", "hours": f"{one.hours:.3g}",
+        "failed": one.failed, "cost": f"{one.cost:,.2f}" if one.cost is not None else "", "slots": duration(3600 * one.hours),
         "began": moment(one.began), "heard": moment(one.heard), "ago": text.age(now - one.heard), "ran": duration(one.ran),
         "left": "" if one.left is None else duration(one.left), "flow": flow(links, one.flow_run),
     }
@@ -156,7 +156,7 @@ def comparison(folds: dict[str, Fold], alive: dict[str, bool], now: float) -> di
     histories = [course.history for course in courses]
     found: dict[str, Any] = {
         "labels": [{"name": course.label, "hue": place % pictures.HUES} for place, course in enumerate(courses)], "kinds": kinds,
-        "differing": [(key, [_said(value) for value in values]) for key, values in differing_keys(histories)],
+        "differing": [(key, [_set(key, value) for value in values]) for key, values in differing_keys(histories)],
         "charts": [], "outcomes": [], "settings": [],
     }
     if not courses or len(kinds) > 1:
@@ -178,7 +178,7 @@ def comparison(folds: dict[str, Fold], alive: dict[str, bool], now: float) -> di
         ]
         svg = pictures.chart(curves, across, f"best {view['metric']} so far")
         found["charts"].append({"title": f"By {across.partition(',')[0]}", "svg": drawn(svg)})
-    return {**found, "outcomes": _outcomes(view), "settings": _settings(courses), "goal": kinds[0]}
+    return {**found, "outcomes": _outcomes(view), "settings": _settings(courses)}
 
 
 def _outcomes(view: dict[str, Any]) -> list[dict[str, Any]]:
@@ -215,6 +215,11 @@ def _settings(courses: Sequence[Any]) -> list[dict[str, Any]]:
         for name in names
     ]
     return sorted(rows, key=lambda one: not one["differs"])
+
+
+def _set(key: str, value: Any) -> str:
+    """What a specification has at a key; one that it does not have at its top is left at its default."""
+    return "default" if value is None and "." not in key else _said(value)
 
 
 def _said(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,6 @@ from dataclasses import replace
 import msgspec
 
 from regrow.infra.log.follower import Follower, Vanished
-from regrow.infra.log.log import full
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
@@ -20,7 +20,7 @@ from regrow.page.fold import Fold, Summary
 from regrow.search.errors import SpecError
 from regrow.search.lifecycle import IllegalMove
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.ports import Missing, Unavailable
+from regrow.tasks.ports import Unavailable
 
 LOOK_SECONDS = (1.0, 2.0)
 """Between looks at the log of one that may go on by itself: in a folder, in a bucket."""
@@ -39,6 +39,8 @@ class Watched:
         self.name = name
         self.summary: Summary | None = None
         """None until its log was read once to its end."""
+        self.turns = 0
+        """How often it was read from, before that."""
         self.gone = False
         """Whether its log is not there any more."""
         self.used = 0.0
@@ -52,6 +54,8 @@ class Watched:
 
     def _start(self) -> None:
         self._follower, self._fold = Follower(self._store), Fold(self.name)
+        self._pending: deque[tuple[int, list[bytes]]] = deque()
+        """Segments that are to be folded."""
         self._folded = True
         """Whether the fold has all that the follower read; not so once it was dropped."""
 
@@ -128,29 +132,32 @@ class Watched:
         if self.summary is None and self._places.removal_begun(self.name):
             self._say("half-removed", f"its removal was cut off; {self._places.command('rm', self.name)} removes the rest")
             return True
+        self.turns += 1
         news = False
-        while segments := self._follower.read():
+        while self._pending or self._fetch():
+            news = True
             if not self._folded:  # it went on after its fold was dropped
                 self._start()
-                news = True
                 continue
-            self._fold.take(segments)
-            news = True
+            self._fold.take([self._pending.popleft()])
             if time.monotonic() > deadline:
                 return False
-            if not full(segments):
-                break
         if not self._folded:
             self.summary = replace(self.summary, trouble="") if self.summary is not None else None
             return True
         history = self._fold.history
         if history.created is None:
-            raise Missing(self.name)
+            self._say("empty", "its log holds nothing that can be read yet")
+            return True
         before = self._alive
         self._alive = history.closed is None and runs(self._places, self.name)
         if news or self._alive or before or self.summary is None or self.summary.trouble:
             self.summary = self._fold.summary(alive=self._alive, now=time.time())
         return True
+
+    def _fetch(self) -> bool:
+        self._pending.extend(self._follower.read())
+        return bool(self._pending)
 
     def _pause(self, status: str) -> float:
         if status == "damaged":
