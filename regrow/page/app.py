@@ -95,11 +95,11 @@ class Pages:
         page = min(max(1, page), pages)
         now = time.time()
         shown = found[(page - 1) * views.PER_PAGE : page * views.PER_PAGE]
-        live = bool(unread) or any(one.status == "running" for one in found)
+        running = sum(one.status == "running" for one in summaries)
         return self._page(
-            "index.html.j2", poll=POLL_SECONDS[not live], rows=[views.row(one, self.links, now) for one in shown], unread=unread,
-            count=len(summaries) + len(unread), matching=len(found), running=sum(one.status == "running" for one in summaries), q=q, page=page,
-            pages=pages, trouble=self.folds.trouble, planned=views.planned(self.schedules.next(), now),
+            "index.html.j2", poll=POLL_SECONDS[not (unread or running)], rows=[views.row(one, self.links, now) for one in shown],
+            unread=unread, count=len(summaries) + len(unread), matching=len(found), running=running, q=q, page=page, pages=pages,
+            trouble=self.folds.trouble, planned=views.planned(self.schedules.next(), now),
             planned_trouble=self.schedules.trouble, query=lambda **changes: _query({"q": q, "page": page}, changes),
         )
 

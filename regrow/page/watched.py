@@ -43,7 +43,7 @@ class Watched:
         """How often it was read from, before that."""
         self.gone = False
         """Whether its log is not there any more."""
-        self.used = 0.0
+        self.used = -math.inf
         """When somebody last looked at more than its summary, of the monotonic clock."""
         self._places, self._store = places, places.store(name)
         self._lock = threading.Lock()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from starlette.testclient import TestClient
+import httpx
+from starlette.types import ASGIApp
 
 from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
@@ -15,6 +17,29 @@ from regrow.page.links import Links
 from regrow.search.events import AnyEvent, Closed, encode
 
 OURS = "http://localhost"
+
+
+class Reader:
+    """A browser without a screen: each call is one request, answered in this process."""
+
+    def __init__(self, made: ASGIApp) -> None:
+        self._made = made
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        """The answer, redirections not followed."""
+        import asyncio
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self._made)
+            async with httpx.AsyncClient(transport=transport, base_url=OURS) as client:
+                return await client.get(path, headers=headers)
+
+        return asyncio.run(ask())
+
+
+def reader(root: Path, links: Links | None = None, password: str | None = None, **given: Any) -> Reader:
+    """Who reads the page of a state root."""
+    return Reader(app(Places(root=str(root)), links or Links(), password, **given))
 
 
 def logged(root: Path, name: str, events: Sequence[AnyEvent]) -> Log:
@@ -30,9 +55,3 @@ def logged(root: Path, name: str, events: Sequence[AnyEvent]) -> Log:
 def unclosed(events: Sequence[AnyEvent], most: int | None = None) -> list[AnyEvent]:
     """The events of an experiment that is not over: without its end, or the first ones."""
     return [event for event in events if not isinstance(event, Closed)][:most]
-
-
-def client(root: Path, links: Links | None = None, **given: object) -> TestClient:
-    """A browser without a screen."""
-    made = app(Places(root=str(root)), links or Links(), **given)  # type: ignore[arg-type]
-    return TestClient(made, base_url=OURS, follow_redirects=False)
