@@ -43,21 +43,23 @@ class Folds:
         """
         self._list()
         deadline = time.monotonic() + BUDGET_SECONDS
-        found: list[Summary] = []
-        unread: list[str] = []
-        for one in sorted(self._all(), key=lambda one: (one.summary is None, one.turns)):
-            if one.summary is None and time.monotonic() > deadline:
-                unread.append(one.name)
-                continue
-            one.refresh(min(deadline, time.monotonic() + SLICE_SECONDS))  # a long log does not keep the others waiting
+        for one in self._all():
+            if one.summary is not None:
+                one.refresh()
+        # A long log does not keep the others waiting: those that had the fewest turns come first.
+        while (unread := [one for one in self._all() if one.summary is None]) and (now := time.monotonic()) < deadline:
+            one = min(unread, key=lambda one: one.turns)
+            one.refresh(min(deadline, now + SLICE_SECONDS))
             if one.gone:
                 self._forget(one.name)
-            elif one.summary is None:
-                unread.append(one.name)
-            else:
-                found.append(one.summary)
+        everything = self._all()
+        for one in everything:
+            if one.gone:
+                self._forget(one.name)
+        found = [one.summary for one in everything if one.summary is not None and not one.gone]
+        unread_names = [one.name for one in everything if one.summary is None and not one.gone]
         self._tidy()
-        return sorted(found, key=lambda s: (s.status != "running", -s.heard, s.name)), unread
+        return sorted(found, key=lambda s: (s.status != "running", -s.heard, s.name)), unread_names
 
     def get(self, name: str) -> Watched | None:
         """The experiment of this name, None if there is none."""

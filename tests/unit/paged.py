@@ -52,6 +52,6 @@ def logged(root: Path, name: str, events: Sequence[AnyEvent]) -> Log:
     return log
 
 
-def unclosed(events: Sequence[AnyEvent], most: int | None = None) -> list[AnyEvent]:
+def unclosed(events: Sequence[AnyEvent], most: int | None = None) -> Sequence[AnyEvent]:
     """The events of an experiment that is not over: without its end, or the first ones."""
     return [event for event in events if not isinstance(event, Closed)][:most]
