@@ -53,7 +53,7 @@ def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
         "trial": one.best, "spark": drawn(pictures.spark(one.spark, one.spent_steps)), "survived": one.survived,
         "failed": one.failed, "cost": f"{one.cost:,.2f}" if one.cost is not None else "", "slots": duration(3600 * one.hours),
         "began": moment(one.began), "heard": moment(one.heard), "ago": text.age(now - one.heard), "ran": duration(one.ran),
-        "left": "" if one.left is None else duration(one.left), "flow": flow(links, one.flow_run),
+        "left": "" if not one.left else duration(one.left), "flow": flow(links, one.flow_run),
     }
 
 
