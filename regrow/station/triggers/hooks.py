@@ -56,12 +56,12 @@ def router(places: Places) -> APIRouter:
 
 
 def authorized(headers: Mapping[str, str], body: bytes, secret: str) -> bool:
-    """Whether the request has the secret, or is signed with it as GitHub does; how long it takes tells nothing of it."""
+    """Whether the request (headers as they came, a character a byte) has the secret, or is signed with it as GitHub does; how long it takes tells nothing of it."""
     given = headers.get("authorization", "")
-    if given[:7].lower() == "bearer " and hmac.compare_digest(given[7:].strip().encode(), secret.encode()):
+    if given[:7].lower() == "bearer " and hmac.compare_digest(given[7:].strip().encode("latin-1"), secret.encode()):
         return True
     signed = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    return hmac.compare_digest(headers.get("x-hub-signature-256", "").encode(), signed.encode())
+    return hmac.compare_digest(headers.get("x-hub-signature-256", "").encode("latin-1"), signed.encode())
 
 
 def parsed(body: bytes) -> Any:
