@@ -121,7 +121,7 @@ def test_each_kind_of_trigger_starts_one_run_that_knows_why(
     (data / "old.csv").write_text("1")
     open_s3(s3).create("in/old.parquet", b"1")
     time.sleep(1.1)  # S3 tells times of change in whole seconds
-    kinds = {
+    kinds: dict[str, dict[str, Any]] = {
         "files": {"files": str(data / "*.csv"), "settle": 1},
         "objects": {"files": f"{s3}/in/*.parquet", "settle": 0},
         "after": {"after": "etl"},

@@ -46,7 +46,7 @@ def client(places: Places) -> Iterator[httpx.Client]:
     thread.join()
 
 
-BEARER = {"Authorization": f"Bearer {SECRET}".encode()}
+BEARER = httpx.Headers({"Authorization": f"Bearer {SECRET}"}, encoding="utf-8")
 
 
 def signed(body: bytes) -> dict[str, str]:
@@ -70,8 +70,8 @@ def test_a_signed_body_is_taken_and_another_is_not(client: httpx.Client, places:
 
 @pytest.mark.parametrize("header", ["Idempotency-Key", "X-GitHub-Delivery"])
 def test_a_delivery_that_is_repeated_is_the_same_event(client: httpx.Client, places: Places, header: str) -> None:
-    answers = [client.post("/hooks/nightly", headers={**BEARER, header: "d-1"}, json={"n": n}) for n in range(3)]
-    other = client.post("/hooks/nightly", headers={**BEARER, header: "d-2"}, json={})
+    answers = [client.post("/hooks/nightly", headers=httpx.Headers([*BEARER.raw, (header.encode(), b"d-1")]), json={"n": n}) for n in range(3)]
+    other = client.post("/hooks/nightly", headers=httpx.Headers([*BEARER.raw, (header.encode(), b"d-2")]), json={})
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert [event["payload"] for _, _, event in waiting(places)] == [{"n": 0}, {}]
     assert other.json() != answers[0].json()

@@ -56,7 +56,10 @@ def router(places: Places) -> APIRouter:
 
 
 def authorized(headers: Mapping[str, str], body: bytes, secret: str) -> bool:
-    """Whether the request (headers as they came, a character a byte) has the secret, or is signed with it as GitHub does; how long it takes tells nothing of it."""
+    """Whether the request has the secret, or is signed with it as GitHub does; how long it takes tells nothing of it.
+
+    `headers` as they came, a character a byte.
+    """
     given = headers.get("authorization", "")
     if given[:7].lower() == "bearer " and hmac.compare_digest(given[7:].strip().encode("latin-1"), secret.encode()):
         return True
