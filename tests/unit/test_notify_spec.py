@@ -33,8 +33,8 @@ def test_variables_are_named_with_or_without_braces() -> None:
 @pytest.mark.parametrize(
     ("notify", "said"),
     [
-        ({"slack": SECRET}, r"notify\.slack is '\*\*\*'.*is a secret.*\$SLACK_URL"),
-        ({"webhook": 3}, r"notify\.webhook is '\*\*\*'"),
+        ({"slack": SECRET}, r'notify\.slack: "\*\*\*".*is a secret.*\$SLACK_URL'),
+        ({"webhook": 3}, r'notify\.webhook: "\*\*\*"'),
         ({"smtp": "$X"}, "notify.smtp.*unknown key"),
         ({}, "names nobody"),
         ({"slack": "$X", "events": []}, r"notify\.events.*is empty"),
