@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import socketserver
 import threading
@@ -24,6 +25,7 @@ from regrow.infra.prefect.private import reread_settings
 from regrow.infra.prefect.server import staying
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
+from tests.system.conftest import Desk
 
 SECONDS = 60.0
 
@@ -116,6 +118,27 @@ def happens(client: SyncPrefectClient, name: str, event: str, text: str) -> None
     payload = {"experiment": name, "text": text, "flow_run": str(uuid4())}
     one = Event(event=f"regrow.{event}", resource=Resource({"prefect.resource.id": resource}), payload=payload)
     client.request("POST", "/events", json=[one.model_dump(mode="json")])
+
+
+def test_an_experiment_tells_how_it_ended_and_where_to_look(desk: Desk, web: tuple[str, Received]) -> None:
+    with staying(Places.at(str(desk.folder / ".regrow")).prefect_home) as server:
+        file = desk.write("told", trials=1, max_steps=1, notify={"webhook": "$WEB", "events": ["finished"]})
+        desk.run("run", file, WEB=web[0])
+        told = web[1].next()
+    assert told["subject"].startswith("told: finished: 1 of 1 trials ended")
+    best, link = told["body"].splitlines()
+    assert "best: trial 0, score" in best
+    [opened] = [event for event in desk.events("told") if event["event"] == "opened"]
+    assert link == f"{server.server.ui_url}/runs/flow-run/{opened['flow_run']}"
+
+
+def test_without_a_server_that_stays_nobody_is_told_and_that_is_said(client: SyncPrefectClient, tmp_path: Path) -> None:
+    alone = Places.at(str(tmp_path / "alone"))
+    alone.prefect_home.mkdir(parents=True)
+    (alone.prefect_home / "server.json").write_text(json.dumps({"api_url": os.environ["PREFECT_API_URL"]}))
+    [line] = notifications.ensure(client, spec("digits", {"slack": "$X"}), None, alone)
+    assert "needs a station" in line
+    assert notifications.ensure(client, spec("digits", None), None, alone) == []
 
 
 def test_who_asked_for_it_is_told_once_of_what_was_asked_for(

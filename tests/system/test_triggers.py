@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,28 +23,30 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import Event, Resource
 
-from regrow.infra.prefect.server import CLIENT_ENVIRONMENT, staying
+from regrow.infra.prefect.server import CLIENT_ENVIRONMENT, PrefectServerHandle, staying
 from regrow.infra.state.places import Places
 from regrow.infra.stores.s3 import open_s3
+from regrow.station.triggers.events import EventsTrigger
 from regrow.station.triggers.inbox import folder_of, put, waiting
+from regrow.station.triggers.trigger import GIVEN
 from tests.unit.test_trigger_endings import session
 
 SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The API of a station's server."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServerHandle]:
+    """A station's server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
         with staying(tmp_path_factory.mktemp("prefect")) as handle:
             for name, value in handle.server.environment().items():
                 patch.setenv(name, value)
-            yield handle.server.api_url
+            yield handle
 
 
 @pytest.fixture
-def client(server: str) -> Iterator[SyncPrefectClient]:
+def client(server: PrefectServerHandle) -> Iterator[SyncPrefectClient]:
     from regrow.infra.prefect.private import reread_settings
 
     reread_settings()
@@ -223,3 +226,48 @@ def test_a_second_watcher_is_refused(client: SyncPrefectClient, places: Places) 
         second = watcher(places)
         assert second.wait(60) == 2
     assert "watched by another process already" in (Path(places.root) / "watcher.log").read_text()
+
+
+def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watcher(client: SyncPrefectClient) -> None:
+    now, name = time.time(), f"crowd.{uuid4().hex}"
+
+    def told(count: int, ago: float) -> list[str]:
+        resource = Resource({"prefect.resource.id": "x"})
+        occurred: Any = datetime.fromtimestamp(now - ago, UTC)
+        made = [Event(event=f"{name}.came", resource=resource, occurred=occurred) for _ in range(count)]
+        client.request("POST", "/events", json=[one.model_dump(mode="json") for one in made])
+        return [str(one.id) for one in made]
+
+    def found(trigger: EventsTrigger, count: int) -> list[str]:
+        ids: list[str] = []
+        deadline = time.monotonic() + SECONDS
+        while len(ids) < count and time.monotonic() < deadline:  # the server stores them a moment later
+            step = trigger.take(trigger.look(dict(cursor)), cursor)
+            for key in step.drop if step else ():
+                del cursor[key]
+            cursor.update(step.put if step else {})
+            ids += [event["id"] for event in step.events] if step else []
+        return ids
+
+    cursor: dict[str, Any] = {GIVEN: {"since": now - 5000}, "at": now}
+    told(1, ago=5100)  # before the schedule was made
+    crowd = told(120, ago=0)
+    trigger = EventsTrigger(client, f"{name}.*")
+    assert sorted(found(trigger, len(crowd))) == sorted(crowd)
+    late = told(2, ago=1800)
+    assert found(EventsTrigger(client, f"{name}.*"), 2) in (late, late[::-1])
+
+
+def test_a_server_that_is_killed_meanwhile_is_waited_for(
+    client: SyncPrefectClient, places: Places, server: PrefectServerHandle
+) -> None:
+    hooked = deployment(client, {"hook": True}, name="d-hook")
+    with watching(places):
+        sent = [put(places, "d-hook", None, None) for _ in range(5)]
+        until(lambda: len(runs(client, hooked)) == len(sent), "the first were not started", places)
+        sent += [put(places, "d-hook", None, None) for _ in range(20)]
+        until(lambda: len(runs(client, hooked)) > 5, "the next were not started", places)
+        server.replace()
+        server.wait()
+        until(lambda: len(runs(client, hooked)) >= len(sent), "not all were started", places)
+    assert Counter(event["id"] for event in events_of(client, hooked)) == Counter(sent)

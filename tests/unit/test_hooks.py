@@ -108,3 +108,12 @@ def test_a_long_body_is_refused_before_it_is_all_read(client: httpx.Client) -> N
 
     answer = client.post("/hooks/nightly", headers=BEARER, content=endless())
     assert answer.status_code == 413
+
+
+def test_a_damaged_file_does_not_hold_up_the_others(client: httpx.Client, places: Places) -> None:
+    client.post("/hooks/nightly", headers=BEARER, json={"n": 1})
+    [(file, _, _)] = waiting(places)
+    (file.parent / "other.json").write_text("{")
+    assert [name for _, name, _ in waiting(places)] == ["nightly"]
+    assert (file.parent / "other.damaged").exists()
+    assert len(list(waiting(places))) == 1

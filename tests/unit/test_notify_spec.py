@@ -9,6 +9,7 @@ import pytest
 from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.prefect.notifications import EVENTS, automation, block_name
 from regrow.search.errors import SpecError
+from regrow.search.events import Began, Ended
 from regrow.search.spec import Spec
 from regrow.search.spec.notify import Notify, Told
 from tests.unit.simulated import Simulation
@@ -75,3 +76,17 @@ def test_an_experiment_whose_hours_are_over_says_so() -> None:
     other = PrefectEvents()
     unlimited = Simulation().open(schedule="fifo", stop={"target": 0.1}).run().events
     assert not [one for event in unlimited for one in other.take(event) if one.event == "regrow.experiment.budget"]
+
+
+def test_a_trial_that_stalled_is_lost_and_says_that_it_stalled() -> None:
+    fold = PrefectEvents()
+    for event in Simulation().open(schedule="fifo").run().events:
+        fold.take(event)
+        if isinstance(event, Began):
+            break
+    assert isinstance(event, Began)
+    ended = Ended(t=event.t + 1, trial=event.trial, attempt=event.attempt, outcome="lost", cause="stalled", message="hung")
+    lost, stalled = fold.take(ended)
+    assert (lost.event, stalled.event, stalled.line) == ("regrow.trial.lost", "regrow.trial.stalled", "")
+    assert lost.id != stalled.id
+    assert "hung" in lost.payload["text"] == stalled.payload["text"]

@@ -9,6 +9,7 @@ import pytest
 
 from regrow.station.triggers.journal import COMPACT_BYTES, MADE_KEPT, Journal
 from regrow.tasks.errors import RegrowError
+from tests.conftest import disk_of, fill
 
 
 @pytest.fixture
@@ -119,3 +120,20 @@ def test_a_schedule_that_is_gone_is_forgotten(path: Path) -> None:
     again = Journal(path)
     assert again.deployments() == ["b"]
     assert again.pending() == [("b", event(1))]
+
+
+def test_what_a_full_disk_refuses_never_was(tmp_path: Path) -> None:
+    with disk_of(1, tmp_path / "disk") as place:
+        journal = Journal(place / "journal.jsonl")
+        journal.moved("a", "hook", {}, events=[event(1)])
+        ballast = fill(place)
+        with pytest.raises(OSError, match="No space left"):
+            journal.moved("a", "hook", {"k": 1}, events=[{**event(2), "filler": "x" * 100_000}])
+        assert journal.pending() == [("a", event(1))]
+        ballast.unlink()
+        journal.moved("a", "hook", {}, events=[event(3)])
+        journal.close()
+        again = Journal(place / "journal.jsonl")
+        assert again.pending() == [("a", event(1)), ("a", event(3))]
+        assert again.cursor("a", "hook") == {}
+        again.close()

@@ -75,9 +75,11 @@ class EventsTrigger:
     def look(self, cursor: Cursor) -> tuple[float, list[dict[str, Any]]]:
         """When it began, and the events of the last minute, or hour."""
         now = time.time()
-        back = LATE_SECONDS if self._reached is None or self._looks % _FAR_EVERY == 0 else OVERLAP_SECONDS
-        last = self._reached if self._reached is not None else float(cursor.get(_AT, since(cursor)))
-        start = max(since(cursor), last - back)
+        # From what is on disk: had it not been possible to note what was found, it is found again.
+        start = float(cursor.get(_AT, since(cursor))) - LATE_SECONDS
+        if self._reached is not None and self._looks % _FAR_EVERY:
+            start = self._reached - OVERLAP_SECONDS
+        start = max(since(cursor), start)
         # Somebody else's clock may be ahead, and until when does not matter: what is seen once is known.
         found = [told(event) for event in read(self._client, self._pattern, start, now + LATE_SECONDS)]
         self._looks, self._reached = self._looks + 1, now

@@ -17,7 +17,7 @@ from regrow.infra.stores.local import sync_folder
 
 UNWANTED_SECONDS = 600.0
 """How long something stays that no schedule wants, as that may not be there yet."""
-_PARTIAL = ".partial"
+_PARTIAL, _DAMAGED = ".partial", ".damaged"
 
 
 def folder_of(places: Places) -> Path:
@@ -53,12 +53,19 @@ def waiting(places: Places) -> Iterator[tuple[Path, str, dict[str, Any]]]:
         with suppress(FileNotFoundError):
             files.append((file.stat().st_mtime, file))
     for age, file in sorted(files):
+        if file.suffix == _DAMAGED:
+            continue
         if file.suffix == _PARTIAL:
             if age < time.time() - UNWANTED_SECONDS:  # its writer was killed
                 file.unlink(missing_ok=True)
             continue
-        content = json.loads(file.read_bytes())
-        yield file, content["name"], content["event"]
+        try:
+            content = json.loads(file.read_bytes())
+            found = file, str(content["name"]), dict(content["event"])
+        except (ValueError, KeyError, TypeError):  # not ours, or the disk's fault; it does not hold up the others
+            file.rename(file.with_suffix(_DAMAGED))
+            continue
+        yield found
 
 
 def is_unwanted(file: Path) -> bool:

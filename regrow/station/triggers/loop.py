@@ -55,7 +55,7 @@ class Loop:
             try:
                 self._round()
                 trouble = ""
-            except (httpx.HTTPError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, what is journaled is not lost, and the next round may do it
                 trouble = f"{type(error).__name__}: {error}"
             if trouble != self._trouble:
                 _log.warning("%s", f"cannot go on: {trouble}" if trouble else "goes on again")

@@ -12,6 +12,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
 from regrow.infra.state.places import Places
+from regrow.search.durations import seconds
 from regrow.station.triggers.endings import EndingsTrigger
 from regrow.station.triggers.events import EventsTrigger
 from regrow.station.triggers.files import SETTLE_SECONDS, FilesTrigger, is_remote
@@ -44,14 +45,15 @@ class Schedule:
     def wants(self, kind: str) -> str | None:
         """What it waits for; None: nothing of the kind. Relative paths are meant from the folder of the specification."""
         given = self.when.get(kind)
-        if given is None or kind != "files" or is_remote(given):
-            return given
+        if not isinstance(given, str) or kind != "files" or is_remote(given):
+            return given if isinstance(given, str) else None
         return os.path.join(self.folder, os.path.expanduser(given))
 
     @property
     def settle(self) -> float:
         """Seconds for which its files must have been as they are."""
-        return float(self.when.get("settle", SETTLE_SECONDS))
+        given = seconds(self.when.get("settle"))  # "1min" where somebody wrote the deployment by hand
+        return float(given) if isinstance(given, int | float) else SETTLE_SECONDS
 
     def trigger(self, kind: str, given: str, places: Places, client: SyncPrefectClient) -> Trigger:
         """What looks for it."""

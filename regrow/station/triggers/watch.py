@@ -32,7 +32,12 @@ class Watch:
             if self._thread.is_alive():
                 return
             self._thread = None
-            self._take(schedule, journal)
+            if self._trouble is None:
+                try:
+                    self._take(schedule, journal)
+                except Exception as error:  # noqa: BLE001 - such as a full disk: the next look finds the same
+                    self._trouble = error
+            self._tell(schedule)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._trigger.interval
             cursor = dict(journal.cursor(schedule.id, self._kind) or {})
@@ -46,9 +51,6 @@ class Watch:
             self._trouble = error
 
     def _take(self, schedule: Schedule, journal: Journal) -> None:
-        self._tell(schedule)
-        if self._trouble is not None:
-            return
         step = self._trigger.take(self._seen, journal.cursor(schedule.id, self._kind) or {})
         if step is None:
             return
