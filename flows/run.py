@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +28,7 @@ from regrow.flows.attempts import Attempts
 from regrow.flows.ending import cut_short
 from regrow.flows.flow_run import TakenOver, over_a_pause
 from regrow.flows.interrupts import Interrupts, interrupts
+from regrow.flows.recurring import resolved_here
 from regrow.flows.settling import settled
 from regrow.flows.stopping import page_requests, stop_requests
 from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
@@ -57,7 +57,6 @@ from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
 from regrow.infra.state.presence import present
 from regrow.infra.state.sources import code_changed
-from regrow.infra.state.spec_file import read_spec
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.needs import widest
@@ -102,6 +101,8 @@ def run(
     trials: int | None = None,
     code: str | None = None,
     retry_failed: bool = False,
+    when: dict[str, Any] | None = None,
+    event: dict[str, Any] | None = None,
 ) -> State[None]:
     """Runs an experiment, or goes on with it, until nothing is left to do.
 
@@ -109,17 +110,26 @@ def run(
     None goes on with the experiment `name` of the state root
     `state`. `trials`: the new total number of trials, None: as it was. `code`: store key of a pickled trainable.
     `retry_failed`: trials that have failed by now are tried again, from their last checkpoints.
+    `when`: for a run of a schedule, how its runs follow one another, as the key of that name in a specification: the experiment
+    is then one of its own, named after the time, or has so many trials more. `event`: what started the run.
     Raises UserError or SpecError for what cannot be run.
     """
-    parsed = read_spec(Path(spec)) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
-    if parsed is not None and parsed.name != name:
-        parsed = Spec.parse({**parsed.to_json(), "name": name})
-    retry_failed = retry_failed and not _goes_on()
-    prepared = prepare(Places.at(state).writable(), name, parsed, trials=trials, code=code, retry_failed=retry_failed)
-    for line in prepared.changes:
-        _announce(line)
     if get_current_settings().api.url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
+    places = Places.at(state).writable()
+    this = resolved_here(places, name, spec, trials, when, event)
+    retry_failed = retry_failed and not _goes_on()
+    prepared = prepare(places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed)
+    for line in (*this.lines, *prepared.changes):
+        _announce(line)
+    ended = _driven(prepared, this.name, retry_failed=retry_failed)
+    if not ended.is_cancelled():
+        this.pruned(places, _announce)
+    return ended
+
+
+def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]:
+    """The experiment from here to the end of its session."""
     with driving(prepared.places, name), interrupts() as asked:
         asked.handle_signals()
         if asked.begun is None:  # else it has begun since the cluster before this one was lost

@@ -20,6 +20,9 @@ from regrow.search.spec import PER_SESSION, Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
+_OFTEN = "event"
+"""What each run has otherwise, so that nobody needs a line about it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -126,7 +129,7 @@ def prepare(
     return Prepared(
         places=places, spec=current, store=store, trials=trials, code=_pickled(code), log=found,
         nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
-        changes=[_change(key, stored, current) for key in changed], failed=failed,
+        changes=[_change(key, stored, current) for key in changed if key != _OFTEN], failed=failed,
     )
 
 

@@ -157,6 +157,10 @@ def test_prefect_accepts_the_deployment(prefect: dict[str, str], project: Path) 
     deployment = json.loads(shown)
     assert deployment["parameters"] == {"name": "digits", "spec": "examples/digits.yaml"}
     assert deployment["parameter_openapi_schema"]["required"] == ["name"]
+    run(BIN / "regrow", "schedules", "--resume", "nightly", cwd=project, env=prefect)
+    (nightly,) = map(json.loads, run(BIN / "regrow", "schedules", "--json", cwd=project, env=prefect).splitlines())
+    assert (nightly["name"], nightly["words"], nightly["paused"]) == ("nightly", "0 2 * * * Europe/Zurich", False)
+    assert [at[10:16] for at in nightly["next"]] == ["T02:00"] * 3
 
 
 def test_a_run_of_the_deployment_is_the_experiment(prefect: dict[str, str], project: Path) -> None:
