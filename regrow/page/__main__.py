@@ -11,12 +11,15 @@ import argparse
 import os
 import socket
 import sys
+from dataclasses import replace
+from functools import partial
 
 import uvicorn
 
 from regrow.infra.state.places import Places
 from regrow.page.app import app
-from regrow.page.links import Links
+from regrow.page.links import Links, Scheduled
+from regrow.station.triggers.hooks import router
 from regrow.tasks.errors import UserError
 
 GRACE_SECONDS = 1
@@ -35,7 +38,10 @@ def main(arguments: list[str] | None = None) -> None:
     links = Links(prefect=os.environ.get("REGROW_PAGE_PREFECT") or None, mlflow=os.environ.get("REGROW_PAGE_MLFLOW") or None)
     hosts = [host.strip() for host in os.environ.get("REGROW_PAGE_HOSTS", "").split(",") if host.strip()]
     try:
-        made = app(Places.at(asked.state), links, password, hosts=hosts)
+        places = Places.at(asked.state)
+        scheduled = partial(_scheduled, places) if os.environ.get("PREFECT_API_URL") else None
+        made = app(places, replace(links, scheduled=scheduled), password, hosts=hosts)
+        made.include_router(router(places))
         listening = _listening(asked.socket, asked.port)
     except UserError as error:
         sys.exit(f"regrow: {error}")
@@ -46,6 +52,24 @@ def main(arguments: list[str] | None = None) -> None:
     uvicorn.Server(config).run(sockets=[listening])
     sys.stdout.flush()
     os._exit(0)  # a thread that still reads a long log has nothing to finish
+
+
+def _scheduled(places: Places) -> list[Scheduled]:
+    """The schedules of the server that this process was started with, the next one first."""
+    from prefect import get_client
+
+    from regrow.infra.prefect.deployments import listed
+
+    with get_client(sync_client=True) as client:
+        found = listed(client, places.root)
+    shown = [
+        Scheduled(
+            name=one.name, when=one.words, next=one.coming[0].timestamp() if one.coming and not one.paused else None,
+            last=one.runs[0].state if one.runs else "",
+        )
+        for one in found
+    ]
+    return sorted(shown, key=lambda one: (one.next is None, one.next or 0.0))
 
 
 def _listening(descriptor: int | None, port: int | None) -> socket.socket:

@@ -79,9 +79,9 @@ def flow_run(desk: Desk, name: str) -> dict[str, Any]:
     return dict(httpx.post(f"{api}/flow_runs/filter", json={"flow_runs": {"name": {"any_": [name]}}}).json()[0])
 
 
-def set_state(desk: Desk, name: str, **state: Any) -> None:
+def set_state(desk: Desk, experiment: str, **state: Any) -> None:
     """What Prefect's page sends when a button is pressed."""
-    run = flow_run(desk, name)
+    run = flow_run(desk, experiment)
     answer = httpx.post(f"{the_station(desk).prefect_api}/flow_runs/{run['id']}/set_state", json={"state": state, "force": True})
     assert answer.json()["status"] == "ACCEPT"
 
