@@ -39,6 +39,7 @@ from regrow.infra.log.reading import replay
 from regrow.infra.machine.typed import Typed
 from regrow.infra.mlflow.in_trial import RayRecords
 from regrow.infra.mlflow.recorder import start_recorder
+from regrow.infra.prefect import notifications
 from regrow.infra.prefect.artifacts import PICTURES, publish
 from regrow.infra.prefect.publisher import publishing
 from regrow.infra.prefect.run_logs import RunLogs
@@ -217,6 +218,8 @@ def _session(
         get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
         publishing(coordinator, client, context.flow_run.id),
     ):
+        for line in notifications.ensure(client, spec, context.flow_run.deployment_id, places):
+            _announce(line)
         logs = RunLogs(client, context.flow_run.id)
         attempts = Attempts(
             runner=context.task_runner, executor=RayExecutor(shared, nodes), lost=partial(lost, coordinator),

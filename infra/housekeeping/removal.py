@@ -15,14 +15,15 @@ from uuid import UUID
 import msgspec
 
 from regrow.infra.log.log import CorruptLog
-from regrow.infra.log.reading import replay
+from regrow.infra.log.reading import replay, survey
 from regrow.infra.log.segments import PREFIX
 from regrow.infra.mlflow.removal import forget_runs
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
 from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
-from regrow.infra.state.driver_lock import driving, runs
+from regrow.infra.state.driver_lock import await_wound_up, driving, runs
 from regrow.infra.state.places import TOMBSTONE, Places
+from regrow.search.events import Closed
 from regrow.search.history import History
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports import Exists, Missing
@@ -50,6 +51,7 @@ def history_of(places: Places, name: str) -> History | None:
 
 def refuse_running(places: Places, name: str, what: str) -> None:
     """Raises UserError for an experiment that runs, here or elsewhere."""
+    await_wound_up(places, name, lambda: isinstance(survey(places.store(name)).last, Closed))
     if runs(places, name):
         hint = f"end it first: {places.command('stop', name)}"
         raise UserError(f"experiment {name!r} is running, so it cannot be {what}; {hint}")

@@ -6,14 +6,16 @@ Pure: the log's events in, Prefect's out, whose names stand for good:
 |---|---|---|
 | `regrow.experiment.started`, `.resumed` | a session begins | trials, slots, session |
 | `regrow.experiment.finished`, `.stopped`, `.interrupted`, `.failed` | it ends | why, trials, counts, best |
+| `regrow.experiment.budget` | the hours of `stop:` are over, and it ends | why |
 | `regrow.trial.lost` | an attempt is gone without a word | attempt, step, cause, message, node |
 | `regrow.trial.preempted` | an attempt left its node, which goes away, with a checkpoint | the same |
+| `regrow.trial.stalled` | it was lost because it reported nothing for `stall`; comes beside `lost` | the same |
 | `regrow.trial.recovered` | a further attempt of such a trial has begun | attempt, step, seconds, node |
 | `regrow.trial.failed` | a trial failed for good | attempt, step, cause, message, node |
 | `regrow.trial.best` | the best value so far; the newest of a few seconds | attempt, step, value, metric, mode, config |
 
-Their resource is `regrow.trial.<experiment>.<number>` or `regrow.experiment.<experiment>`; the flow run and the experiment are
-related resources.
+All have a `text` for people, and the id of their `flow_run`, too. Their resource is `regrow.trial.<experiment>.<number>` or
+`regrow.experiment.<experiment>`; the flow run and the experiment are related resources.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class PrefectEvents:
                 trial = history.trials[event.trial]
                 return [self._made(event.t, line=f"trial {event.trial}, which had failed, is {again(trial)}")]
             case Closing():
-                return [self._made(event.t, line=f"ending: {event.why}")]
+                return [self._closing(event)]
             case Closed():
                 return self._closed(event)
             case _:
@@ -176,7 +178,17 @@ class PrefectEvents:
             return [self._over(event.t, trial, event.message)]
         else:  # paused, to go on later or with another configuration: the scheduler does that all the time
             return []
-        return [self._made(event.t, trial=event.trial, payload=payload, **line)]
+        made = [self._made(event.t, trial=event.trial, payload=payload, **line)]
+        if event.cause == "stalled":
+            made.append(self._made(event.t, trial=event.trial, payload={**payload, "text": told}, event="regrow.trial.stalled"))
+        return made
+
+    def _closing(self, event: Closing) -> PrefectEvent:
+        history = self.history
+        hours, told = history.spec.stop.hours, f"ending: {event.why}"
+        if event.by != "planner" or hours is None or history.elapsed(event.t) < hours * 3600:
+            return self._made(event.t, line=told)
+        return self._made(event.t, line=told, event="regrow.experiment.budget", payload={"why": event.why})
 
     def _over(self, t: float, trial: TrialRecord, why: str) -> PrefectEvent:
         """A trial is done, or was stopped."""
@@ -205,5 +217,7 @@ class PrefectEvents:
     def _made(self, t: float, **what: Any) -> PrefectEvent:
         payload = {"experiment": self.history.spec.name, **({"trial": what["trial"]} if what.get("trial") is not None else {})}
         given = what.pop("payload", {})
+        if what.get("event"):
+            given = {"text": what.get("line", ""), **given}
         number = uuid5(UUID(self.history.id), f"{self._count}/{what.get('event', '')}/{what.get('line', '')}")
         return PrefectEvent(t=t, payload={**payload, **given}, id=number, **what)

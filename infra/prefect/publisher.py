@@ -148,7 +148,8 @@ class _Teller:
             related.append({**experiment, "prefect.resource.role": "experiment"})
         flow_run = {"prefect.resource.id": f"prefect.flow-run.{self._flow_run_id}", "prefect.resource.role": "flow-run"}
         return Event(
-            id=told.id, event=told.event, occurred=_when(told.t), payload=told.payload,
+            id=told.id, event=told.event, occurred=_when(told.t),
+            payload={**told.payload, "flow_run": str(self._flow_run_id)},
             resource=Resource.model_validate(resource),
             related=[RelatedResource.model_validate(one) for one in (*related, flow_run)],
         )

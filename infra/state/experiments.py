@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.infra.log.reading import Survey, replay, survey
-from regrow.infra.state.driver_lock import runs_here
+from regrow.infra.state.driver_lock import await_wound_up
 from regrow.infra.state.places import Places
 from regrow.search import samplers
 from regrow.search.errors import SpecError, quoted
@@ -87,7 +87,7 @@ def prepare(
     if spec is not None:
         places.refuse_removed(name)
     store = places.known(name) if spec is None else places.store(name)
-    if runs_here(places, name):
+    if not await_wound_up(places, name, lambda: isinstance(survey(store).last, Closed)):
         raise UserError(f"experiment {name!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
     found = survey(store)
     if found.created is None:

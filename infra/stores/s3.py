@@ -85,6 +85,11 @@ class S3Store:
         """How many objects there are, and their bytes; by a request for each thousand."""
         return self._run("", self._objects.size(self._above))
 
+    def details(self, prefix: str) -> Iterable[tuple[str, str, int, float]]:
+        """Key, ETag, bytes, and time of last change (seconds since the epoch) of the objects whose keys begin with `prefix`."""
+        found = self._run(prefix, self._objects.details(self._above + prefix))
+        return [(key.removeprefix(self._above), etag, size, modified) for key, etag, size, modified in found]
+
     def below(self, folder: str) -> S3Store:
         """The store of a folder of this one."""
         requests = self._requests

@@ -258,6 +258,13 @@ class Objects:
         listed = await self._listed("Contents", Prefix=prefix)
         return len(listed), sum(int(item.get("Size", 0)) for item in listed)
 
+    async def details(self, prefix: str) -> list[tuple[str, str, int, float]]:
+        """Key, ETag, bytes and seconds since the epoch of each object whose key begins with `prefix`."""
+        return [
+            (str(item["Key"]), str(item["ETag"]).strip('"'), int(item.get("Size", 0)), item["LastModified"].timestamp())
+            for item in await self._listed("Contents", Prefix=prefix)
+        ]
+
     async def delete_together(self, keys: list[str]) -> None:
         """Deletes the objects, a thousand by a request, in whatever order the server likes.
 

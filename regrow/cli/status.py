@@ -19,7 +19,7 @@ def status(state: StateOption = None, as_json: JsonOption = False) -> None:
     """Say what of the station runs, since when, with how much memory, and where its pages are."""
     places = Places.at(state)
     station = record.find(places)
-    found = standing(station) if station is not None else None
+    found = standing(station, places) if station is not None else None
     if as_json:
         print(json.dumps(None if found is None else found.to_json()))
     elif found is None:
@@ -43,5 +43,7 @@ def _print(places: Places, found: Standing) -> None:
     console.print(table)
     for name, url in found.pages:
         console.print(f"{name + ':':9}{url}", markup=False, soft_wrap=True)
+    for one in found.scheduled:
+        console.print(f"next:    {one}", markup=False, soft_wrap=True)
     for line in found.running:
         console.print(f"runs:    {line}", markup=False, soft_wrap=True)

@@ -62,14 +62,13 @@ def run_there(
 
 def _skip(follower: Follower, viewer: Viewer) -> None:
     """Reads what is there already, which is not told."""
-    last = 0
+    viewer.skip(0)
     with suppress(Vanished):
         while segments := follower.read():
+            viewer.skip(segments[-1][0])
             viewer.take(segments)
-            last = segments[-1][0]
             if not full(segments):
                 break
-    viewer.skip(last)
 
 
 def _driver(station: Station, order: dict[str, Any]) -> tuple[Line, int] | None:

@@ -59,9 +59,19 @@ def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, 
     found.append(
         Part(name="worker", command=worker, environment=base, ready=lambda: any(record.drivers(folder, idle=True)), after=first)
     )
+    shown = {"REGROW_PAGE_PREFECT": links["prefect"], "REGROW_PAGE_MLFLOW": links["mlflow"]}
+    page = [sys.executable, "-P", "-m", "regrow.page", "--state", places.root, "--port", str(numbers["page"])]
+    found.append(
+        Part(name="page", command=page, environment={**base, **shown}, ready=_answers(f"http://127.0.0.1:{numbers['page']}/health"))
+    )
+    found.append(Part(name="triggers", command=_module("triggers", "--state", places.root), environment=base, ready=_always))
     if not os.environ.get(NO_KEEPER):
-        found.append(Part(name="keeper", command=keep, environment=dict(os.environ), ready=lambda: True))
+        found.append(Part(name="keeper", command=keep, environment=dict(os.environ), ready=_always))
     return found
+
+
+def _always() -> bool:
+    return True
 
 
 def _module(name: str, *arguments: str) -> list[str]:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.prefect.home import read_record
+from regrow.infra.state.places import Places
 from regrow.station import record
 from regrow.station.record import Station
+from regrow.tasks.errors import RegrowError
 
 _RUNS = {"restarts": 0, "state": "running"}
 
@@ -35,16 +37,18 @@ class Standing:
     parts: list[PartState]
     pages: list[tuple[str, str]]
     running: list[str]
+    scheduled: list[str]
+    """The next runs of schedules, a line each; empty while Prefect does not answer."""
 
     def to_json(self) -> dict[str, Any]:
         """For machines; secrets are in none of it."""
         return {
             "pid": self.station.pid, "since": self.station.since, "parts": [asdict(part) for part in self.parts],
-            "pages": dict(self.pages), "running": self.running,
+            "pages": dict(self.pages), "running": self.running, "scheduled": self.scheduled,
         }
 
 
-def standing(station: Station) -> Standing:
+def standing(station: Station, places: Places) -> Standing:
     """Looks at it now."""
     server = read_record(station.folder.parent / "prefect")
     parts: dict[str, dict[str, Any]] = {"supervisor": {**_RUNS, "pid": station.pid, "since": station.since}}
@@ -57,7 +61,22 @@ def standing(station: Station) -> Standing:
         station=station, pages=[("page", station.page_url), ("Prefect", station.prefect_url), ("MLflow", station.mlflow_url)],
         parts=[PartState(name=name, **part, memory=sizes.get(part["pid"], 0)) for name, part in parts.items()],
         running=sorted(str(known.get("name") or known.get("flow_run")) for _, known in busy),
+        scheduled=_scheduled(places),
     )
+
+
+def _scheduled(places: Places) -> list[str]:
+    from httpx import HTTPError
+    from prefect.exceptions import PrefectException
+
+    from regrow.infra.prefect import deployments
+
+    try:
+        with deployments.connected(places) as client:
+            found = deployments.listed(client, places.root)
+    except (HTTPError, PrefectException, RegrowError):
+        return []
+    return [f"{one.coming[0]:%Y-%m-%d %H:%M:%S %Z} {one.name} ({one.words})" for one in found if one.coming and not one.paused]
 
 
 def _memory(roots: Iterable[int]) -> dict[int, int]:

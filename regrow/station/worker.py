@@ -110,7 +110,8 @@ class Worker:
         with (self._folder / "logs" / "drivers.log").open("ab") as log:
             command = [sys.executable, "-P", "-m", "regrow.station.driver", "--state", self._places.root]
             self._spare = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self._folder, start_new_session=True,
+                env={**os.environ, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(healing.HEARTBEAT_SECONDS)},
             )
         self._since = time.monotonic()
         self._children.append(self._spare)

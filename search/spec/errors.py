@@ -14,6 +14,7 @@ from regrow.search.options import nearest
 from regrow.search.secret import is_secret
 from regrow.search.space.scalars import as_yaml_number
 from regrow.search.spec.foreign import as_mode
+from regrow.search.spec.notify import CHANNELS
 
 _FORMS = {
     "metric": "write a name, or a list of {name: ..., mode: ...}",
@@ -50,8 +51,11 @@ def explain(
     path = _path(first["loc"], data, missing=first["type"] == "missing")
     key, value = ".".join(path), first["input"]
     problem, hint = _wording(first["type"], first.get("ctx", {}), value)
-    if path[0] == "env" or is_secret(path[-1]):
+    if path[0] == "env" or (path[0] == "notify" and path[-1] in CHANNELS) or is_secret(path[-1]):
         value = "***"  # it may be a secret, and messages are kept
+    if path[0] == "notify" and path[-1] in CHANNELS and first["type"] == "string_pattern_mismatch":
+        hint = f"write the name of the variable that has it, ${path[-1].upper()}_URL"
+        return SpecError(key=key, value=value, problem="is no variable; an address is a secret, which would be stored", hint=hint)
     if first["type"] == "extra_forbidden":
         part = parts.get(path[0], whole)
         hint = _BELOW.get(key) or nearest(path[-1], part.model_fields)

@@ -39,6 +39,7 @@ from regrow.search.spec.checks import COMMAND, check
 from regrow.search.spec.command import as_command
 from regrow.search.spec.errors import explain
 from regrow.search.spec.foreign import check_keys
+from regrow.search.spec.notify import Notify
 from regrow.search.spec.parts import (
     Checkpointing,
     Count,
@@ -101,7 +102,7 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 
 PER_SESSION = (
     "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "price_per_hour", "mlflow", "register",
-    "event",
+    "notify", "event",
 )
 """Keys that an experiment's next session may have with other values; its state root may be moved and its total raised, too."""
 
@@ -165,6 +166,8 @@ class Spec(Part):
     mlflow: Recording = Recording()
     register: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = None
     """The name under which the best trial's model is registered in MLflow, as a new version at the end of a session."""
+    notify: Notify | None = None
+    """Whom to tell what becomes of it."""
     when: When | None = None
     """When it is started by itself: `regrow schedule` makes a schedule of it. None: only by hand."""
     event: dict[str, Any] | None = None
@@ -316,5 +319,5 @@ class Spec(Part):
 
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "retries": Retries, "checkpoint": Checkpointing, "stop": Stop,
-    "mlflow": Recording, "report": Reports, "when": When,
+    "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
 }

@@ -1,0 +1,176 @@
+"""Telling people: the blocks and the automation in Prefect that `notify:` of a specification asks for.
+
+An experiment has one automation, and so has a schedule for all of its experiments: it acts on our events (`events.py`) and sends
+what they say. Addresses are read from the variables of the process that runs the session, and are kept by Prefect, encrypted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.events import AutomationCore, EventTrigger, Posture, SendNotification
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_UI_URL, get_current_settings
+from pydantic import SecretStr
+
+from regrow.infra.prefect.home import read_record, stays
+from regrow.infra.state.places import Places
+from regrow.search.spec import Spec
+from regrow.search.spec.notify import Notify
+
+SUBJECT = "{{ event.payload.experiment }}: {{ event.payload.text|truncate(80) }}"
+EVENTS: Mapping[str, str] = {
+    **{name: f"regrow.experiment.{name}" for name in ("started", "finished", "stopped", "interrupted", "failed", "budget")},
+    "best": "regrow.trial.best",
+    "stalled": "regrow.trial.stalled",
+}
+
+
+def ensure(client: SyncPrefectClient, spec: Spec, deployment_id: UUID | None, places: Places) -> list[str]:
+    """Makes Prefect tell whom the specification says, or nobody; lines for the user about what it cannot.
+
+    It changes nothing that is as it should be. Never raises: training is more than a message.
+    """
+    if not _lasts(places):
+        needed = "notify needs a station (`regrow up`) or a Prefect server of your own; nobody will be told"
+        return [needed] if spec.notify is not None else []
+    try:
+        owner = spec.name if deployment_id is None else client.read_deployment(deployment_id).name
+        name = f"regrow: tell of {owner}"
+        if spec.notify is None:
+            for known in client.read_automations_by_name(name):
+                client.delete_automation(known.id)
+            return []
+        blocks, remarks = _blocks(client, spec.notify, owner)
+        _automate(client, automation(name, owner, spec.notify, blocks, scheduled=deployment_id is not None))
+    except Exception as error:  # noqa: BLE001 - whatever Prefect or a block has against it
+        return [f"notify cannot be set up, nobody may be told: {error}"]
+    return remarks
+
+
+def automation(name: str, owner: str, notify: Notify, blocks: list[UUID], *, scheduled: bool) -> AutomationCore:
+    """The automation that sends what the events of `owner` say by these blocks."""
+    resources = [f"regrow.experiment.{owner}", f"regrow.trial.{owner}.*"]
+    if scheduled:  # its experiments have the time behind its name
+        resources += [f"regrow.experiment.{owner}-20*", f"regrow.trial.{owner}-20*"]
+    body = "{{ event.payload.text }}"
+    if page := PREFECT_UI_URL.value():
+        body += f"\n{page.rstrip('/')}/runs/flow-run/{{{{ event.payload.flow_run }}}}"
+    trigger = EventTrigger.model_validate({
+        "expect": {EVENTS[event] for event in notify.events}, "match": {"prefect.resource.id": resources},
+        "posture": Posture.Reactive, "threshold": 1, "within": 0,
+    })
+    sent = [SendNotification(block_document_id=block, subject=SUBJECT, body=body) for block in blocks]
+    return AutomationCore.model_validate({
+        "name": name, "description": "Made by regrow from `notify:`; the next session makes it anew.", "trigger": trigger,
+        "actions": sent,
+    })
+
+
+def _automate(client: SyncPrefectClient, wanted: AutomationCore) -> None:
+    known = client.read_automations_by_name(wanted.name)
+    for one in known[1:]:
+        client.delete_automation(one.id)
+    if not wanted.actions:  # nobody could be named
+        for one in known[:1]:
+            client.delete_automation(one.id)
+    elif not known:
+        client.create_automation(wanted)
+    elif _form(known[0]) != _form(wanted):
+        client.update_automation(known[0].id, wanted)
+
+
+def _form(one: AutomationCore) -> tuple[Any, ...]:
+    """What of an automation is ours to say."""
+    trigger = one.trigger.model_dump(mode="json")
+    return sorted(trigger["expect"]), trigger["match"], [action.model_dump(mode="json") for action in one.actions]
+
+
+def _blocks(client: SyncPrefectClient, notify: Notify, owner: str) -> tuple[list[UUID], list[str]]:
+    """The block documents, and what is to be said of those that cannot be."""
+    blocks, remarks = [], []
+    for channel, variable in notify.addresses.items():
+        address = os.environ.get(variable)
+        if not address:
+            remarks.append(f"notify.{channel}: the variable {variable} is not set here; set it, or nobody is told there")
+            continue
+        try:
+            block = _MAKERS[channel](address)
+        except ValueError:  # its text may have the address
+            remarks.append(f"notify.{channel}: what {variable} holds is no address for {channel}; nobody is told there")
+            continue
+        blocks.append(block.save(block_name(owner, channel), overwrite=True))
+    if notify.block is not None:
+        kind, _, name = notify.block.partition("/")
+        try:
+            blocks.append(client.read_block_document_by_name(name, kind, include_secrets=False).id)
+        except ObjectNotFound:
+            remarks.append(f"notify.block: Prefect has no block {notify.block!r}; nobody is told by it")
+    return blocks, remarks
+
+
+def block_name(owner: str, channel: str) -> str:
+    """What the block document is called: Prefect takes small letters, digits and dashes."""
+    plain = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")
+    return f"regrow-{plain}-{hashlib.sha256(owner.encode()).hexdigest()[:6]}-{channel}"
+
+
+def _lasts(places: Places) -> bool:
+    """Whether the server is there when the session is over: a station's, or one of the user's own."""
+    embedded = read_record(places.prefect_home).get("api_url")
+    return get_current_settings().api.url != embedded or stays(places.prefect_home)
+
+
+def _slack(address: str) -> Any:
+    from prefect.blocks.notifications import SlackWebhook
+
+    if not address.startswith("https://"):
+        raise ValueError("no https")
+    return SlackWebhook(url=SecretStr(address))
+
+
+def _teams(address: str) -> Any:
+    from prefect.blocks.notifications import MicrosoftTeamsWebhook
+
+    return MicrosoftTeamsWebhook(url=SecretStr(address))
+
+
+def _discord(address: str) -> Any:
+    from prefect.blocks.notifications import DiscordWebhook
+
+    found = re.search(r"^https://[^/]*discord[^/]*/api/webhooks/(\d+)/([\w-]+)", address)
+    if found is None:
+        raise ValueError("no webhook of Discord")
+    return DiscordWebhook(webhook_id=SecretStr(found[1]), webhook_token=SecretStr(found[2]))
+
+
+def _email(address: str) -> Any:
+    """Prefect has no block for a mail server. Its block for Slack hands what is no address of Slack's to Apprise, which has."""
+    from prefect.blocks.notifications import SlackWebhook
+
+    if not address.startswith(("mailto://", "mailtos://")):
+        raise ValueError("no mail server")
+    return SlackWebhook(url=SecretStr(address))
+
+
+def _webhook(address: str) -> Any:
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+    from prefect.types import SecretDict
+
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("no http")
+    return CustomWebhookNotificationBlock(
+        name="regrow", headers=None, cookies=None, url="{{address}}", secrets=SecretDict({"address": address}),
+        json_data={"subject": "{{subject}}", "body": "{{body}}"},
+    )
+
+
+_MAKERS: Mapping[str, Callable[[str], Any]] = {
+    "slack": _slack, "teams": _teams, "discord": _discord, "email": _email, "webhook": _webhook,
+}

@@ -1,0 +1,175 @@
+"""Files and objects in S3 that a schedule waits for: what is new or changed, once nothing of it has changed for a while.
+
+`Settling` decides, from one listing after the other; `listed` makes a listing.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from regrow.station.triggers.journal import Cursor
+from regrow.station.triggers.trigger import GIVEN, Step, since
+from regrow.tasks.errors import UserError
+
+SETTLE_SECONDS = 60.0
+"""How long nothing may have changed, where the schedule does not say it."""
+LOCAL_SECONDS, S3_SECONDS = 2.0, 10.0
+"""Between two listings."""
+ABSENT_SECONDS = 24 * 3600.0
+"""How long a file may be away and come back as it was without being new: a disk that was not mounted, a bucket half listed."""
+LIST_BYTES = 200_000
+"""How long the list of an event may be, in JSON: Prefect takes parameters of up to 512 KB."""
+_MAGIC = "*?["
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One file. `mark` changes with its content; `size` in bytes; `modified`: seconds since the epoch."""
+
+    mark: str
+    size: int
+    modified: float
+
+
+@dataclass(slots=True)
+class Settling:
+    """Which files are new since the last event, and since when they have been as they are; by paths and their marks."""
+
+    seen: Mapping[str, str]
+    settle: float
+    _fresh: dict[str, str] = field(default_factory=dict)
+    _since: float = 0.0
+    _absent: dict[str, float] = field(default_factory=dict)
+
+    def look(self, there: Mapping[str, Found], now: float) -> list[str]:
+        """The new or changed files of a listing if they have settled by `now` (seconds of a monotonic clock); else nothing."""
+        fresh = {path: found.mark for path, found in there.items() if self.seen.get(path) != found.mark}
+        if fresh != self._fresh:
+            self._fresh, self._since = fresh, now
+        self._absent = {path: self._absent.get(path, now) for path in self.seen if path not in there}
+        return sorted(fresh) if now - self._since >= self.settle else []
+
+    def gone(self, now: float) -> list[str]:
+        """Files that have been away for so long that they would be new if they came back."""
+        return [path for path, since in self._absent.items() if now - since >= ABSENT_SECONDS]
+
+
+def starting_point(there: Mapping[str, Found], since: float) -> dict[str, str]:
+    """The marks of the files that are no news: those not modified after `since`, in seconds since the epoch."""
+    return {path: found.mark for path, found in there.items() if found.modified <= since}
+
+
+def told(there: Mapping[str, Found], paths: list[str]) -> dict[str, Any]:
+    """The list for an event, as long as it may be; `omitted`: how many files it leaves out, if any."""
+    files: list[dict[str, Any]] = []
+    length = 0
+    for path in paths:
+        one = {"path": path, "size": there[path].size, "modified": there[path].modified}
+        length += len(json.dumps(one))
+        if length > LIST_BYTES:
+            return {"files": files, "omitted": len(paths) - len(files)}
+        files.append(one)
+    return {"files": files}
+
+
+def is_remote(pattern: str) -> bool:
+    """Whether it names objects in S3."""
+    return pattern.startswith("s3://")
+
+
+def listed(pattern: str) -> dict[str, Found] | None:
+    """What a pattern finds by now: paths, or URLs of objects. A folder stands for the files right in it, a prefix in S3
+    for all objects below it; `**` is any folders.
+
+    None where it cannot be told, as the folder that it begins with is not there. Raises OSError, StoreError or UserError.
+    """
+    return _objects(pattern) if is_remote(pattern) else _files(pattern)
+
+
+def _files(pattern: str) -> dict[str, Found] | None:
+    full = os.path.abspath(os.path.expanduser(pattern))
+    if not any(sign in full for sign in _MAGIC) and os.path.isdir(full):
+        full = os.path.join(glob.escape(full), "*")
+    base = _base(full)
+    if not base.is_dir():
+        return None
+    os.scandir(base).close()  # glob is silent about a folder that may not be read
+    found = {}
+    for path in glob.iglob(full, recursive=True):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:  # vanished meanwhile
+            continue
+        if stat.S_ISREG(status.st_mode):
+            mark = f"{status.st_size}-{status.st_mtime_ns}"
+            found[path] = Found(mark=mark, size=status.st_size, modified=status.st_mtime)
+    return found
+
+
+def _base(pattern: str) -> Path:
+    """The folder below which all that a pattern finds lies."""
+    plain = []
+    for part in Path(pattern).parts[:-1]:
+        if any(sign in part for sign in _MAGIC):
+            break
+        plain.append(part)
+    return Path(*plain)
+
+
+def _objects(pattern: str) -> dict[str, Found]:
+    from fsspec.utils import glob_translate
+
+    from regrow.infra.stores.s3 import open_s3
+
+    address, mark, options = pattern.partition("?")  # an endpoint_url, as the state's address has it
+    bucket, _, wanted = address.removeprefix("s3://").partition("/")
+    if not wanted:
+        raise UserError(f"{pattern}: this is a bucket; write s3://bucket/prefix/*.parquet, or s3://bucket/prefix/")
+    plain = min(wanted.find(sign) if sign in wanted else len(wanted) for sign in _MAGIC)
+    whole = plain == len(wanted)
+    matches = re.compile(re.escape(wanted.rstrip("/")) + "(/.+)?" if whole else glob_translate(wanted))
+    store = open_s3(f"s3://{bucket}{mark}{options}")
+    return {
+        f"s3://{bucket}/{key}": Found(mark=etag, size=size, modified=modified)
+        for key, etag, size, modified in store.details(wanted.rstrip("/") if whole else wanted[:plain])
+        if matches.fullmatch(key)
+    }
+
+
+class FilesTrigger:
+    """Files for which one schedule waits."""
+
+    def __init__(self, pattern: str, settle: float = SETTLE_SECONDS) -> None:
+        self.interval = S3_SECONDS if is_remote(pattern) else LOCAL_SECONDS
+        self._pattern = pattern
+        self._settling = Settling(seen={}, settle=settle)
+
+    def look(self, cursor: Cursor) -> tuple[dict[str, Found] | None, float]:
+        """A listing, and when it was made."""
+        now = time.monotonic()
+        return listed(self._pattern), now
+
+    def take(self, seen: tuple[dict[str, Found] | None, float], cursor: Cursor) -> Step | None:
+        """One event with all that is new and has settled. The first listing of all is the starting point."""
+        there, now = seen
+        if there is None:
+            return None
+        if not cursor[GIVEN].get("begun"):
+            return Step(put={GIVEN: {**cursor[GIVEN], "begun": True}, **starting_point(there, since(cursor))})
+        self._settling.seen = {path: mark for path, mark in cursor.items() if path != GIVEN}
+        paths = self._settling.look(there, now)
+        gone = self._settling.gone(now)
+        if not paths:
+            return Step(drop=gone) if gone else None
+        event = {"kind": "files", "id": uuid4().hex, **told(there, paths), "time": time.time()}
+        return Step(put={path: there[path].mark for path in paths}, drop=gone, events=[event])

@@ -1,0 +1,274 @@
+"""The watcher of triggers with a real Prefect server: one flow run for each event, whatever kills the watcher and when."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+from prefect.client.schemas.objects import FlowRun
+from prefect.events import Event, Resource
+
+from regrow.infra.prefect.server import PrefectServerHandle, staying
+from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
+from regrow.infra.state.places import Places
+from regrow.infra.stores.s3 import open_s3
+from regrow.station.triggers.events import EventsTrigger
+from regrow.station.triggers.inbox import folder_of, put, waiting
+from regrow.station.triggers.trigger import GIVEN
+from tests.unit.test_trigger_endings import session
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServerHandle]:
+    """A station's server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        with staying(tmp_path_factory.mktemp("prefect")) as handle:
+            for name, value in handle.server.environment().items():
+                patch.setenv(name, value)
+            yield handle
+
+
+@pytest.fixture
+def client(server: PrefectServerHandle) -> Iterator[SyncPrefectClient]:
+    from regrow.infra.prefect.private import reread_settings
+
+    reread_settings()
+    with get_client(sync_client=True) as made:
+        yield made
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places.at(str(tmp_path / "state")).writable()
+
+
+@pytest.fixture(autouse=True)
+def _schedules_are_the_tests_own(client: SyncPrefectClient) -> Iterator[None]:
+    yield
+    for one in client.read_deployments():
+        client.delete_deployment(one.id)
+
+
+def deployment(client: SyncPrefectClient, when: Mapping[str, Any], name: str = "") -> UUID:
+    """A schedule that waits for something; nobody runs its runs."""
+    flow_id = client.create_flow_from_name("regrow")
+    return client.create_deployment(
+        flow_id, name or f"sweep-{uuid4().hex}", parameters={"name": "sweep", "when": dict(when)}, tags=["regrow"],
+        enforce_parameter_schema=False, parameter_openapi_schema={},
+    )
+
+
+def runs(client: SyncPrefectClient, deployment_id: UUID) -> list[FlowRun]:
+    """All flow runs of a schedule."""
+    wanted = DeploymentFilter(id=DeploymentFilterId(any_=[deployment_id]))
+    return client.read_flow_runs(deployment_filter=wanted, limit=200)
+
+
+def events_of(client: SyncPrefectClient, deployment_id: UUID) -> list[dict[str, Any]]:
+    return [run.parameters["event"] for run in runs(client, deployment_id)]
+
+
+def watcher(places: Places) -> subprocess.Popen[bytes]:
+    log = (Path(places.root) / "watcher.log").open("ab")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "regrow.station.triggers", "--state", places.root], env={**os.environ, **CLIENT_ENVIRONMENT},
+            stdout=log, stderr=log,
+        )
+
+
+@contextmanager
+def watching(places: Places) -> Iterator[None]:
+    process = watcher(places)
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0, (Path(places.root) / "watcher.log").read_text()
+
+
+def until(holds: Callable[[], bool], what: str, places: Places) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}; the watcher said: {(Path(places.root) / 'watcher.log').read_text()}"
+        time.sleep(0.1)
+
+
+def journal_of(places: Places) -> bytes:
+    file = folder_of(places) / "journal.jsonl"
+    return file.read_bytes() if file.exists() else b""
+
+
+def test_each_kind_of_trigger_starts_one_run_that_knows_why(
+    client: SyncPrefectClient, places: Places, tmp_path: Path, s3: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "old.csv").write_text("1")
+    open_s3(s3).create("in/old.parquet", b"1")
+    time.sleep(1.1)  # S3 tells times of change in whole seconds
+    kinds: dict[str, dict[str, Any]] = {
+        "files": {"files": str(data / "*.csv"), "settle": 1},
+        "objects": {"files": f"{s3}/in/*.parquet", "settle": 0},
+        "after": {"after": "etl"},
+        "event": {"event": "shop.order.*"},
+        "hook": {"hook": True},
+        "nothing": {"each": "new"},
+    }
+    made = {kind: deployment(client, when, name=f"a-{kind}") for kind, when in kinds.items()}
+    with watching(places):
+        until(lambda: journal_of(places).count(b'"begun":true') == 2, "the triggers have not begun", places)
+        (data / "new.csv").write_text("12")
+        (data / "other.csv").write_text("123")
+        (data / "other.txt").write_text("123")
+        open_s3(s3).create("in/new.parquet", b"1234")
+        session(places, "etl", time.time())
+        happened = Event(event="shop.order.paid", resource=Resource({"prefect.resource.id": "shop.1"}), payload={"sum": 7})
+        other = Event(event="shop.visit", resource=Resource({"prefect.resource.id": "shop.1"}))
+        client.request("POST", "/events", json=[one.model_dump(mode="json") for one in (happened, other, happened)])
+        put(places, "a-hook", {"n": 1}, "delivery")
+        expected = [one for one in made if one != "nothing"]
+        until(lambda: all(runs(client, made[one]) for one in expected), "not every trigger started a run", places)
+    with watching(places):  # another one finds nothing new
+        put(places, "a-hook", {"n": 2}, "delivery")
+        put(places, "a-hook", {"n": 3}, "another delivery")
+        until(lambda: len(runs(client, made["hook"])) == 2, "the second delivery started nothing", places)
+    found = {kind: events_of(client, made[kind]) for kind in made}
+    assert {kind: len(events) for kind, events in found.items()} == {
+        "files": 1, "objects": 1, "after": 1, "event": 1, "hook": 2, "nothing": 0,
+    }
+    assert [(f["path"], f["size"]) for f in found["files"][0]["files"]] == [(str(data / "new.csv"), 2), (str(data / "other.csv"), 3)]
+    assert [(f["path"], f["size"]) for f in found["objects"][0]["files"]] == [(f"{s3}/in/new.parquet", 4)]
+    assert (found["after"][0]["kind"], found["after"][0]["experiment"]) == ("after", "etl")
+    told = found["event"][0]
+    assert (told["id"], told["name"], told["payload"]) == (str(happened.id), "shop.order.paid", {"sum": 7})
+    assert told["resource"] == {"prefect.resource.id": "shop.1"}
+    assert sorted(event["payload"]["n"] for event in found["hook"]) == [1, 3]
+
+
+def test_a_watcher_that_is_killed_at_any_moment_makes_one_run_of_each_event(
+    client: SyncPrefectClient, places: Places, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    hooked = deployment(client, {"hook": True}, name="b-hook")
+    waits = deployment(client, {"files": f"{data}/*", "settle": 0}, name="b-files")
+    with watching(places):
+        until(lambda: b'"begun":true' in journal_of(places), "the trigger has not begun", places)
+    chance = random.Random(11)
+    sent: list[str] = []
+    caught = 0
+    for turn in range(6):
+        (data / f"{turn}.csv").write_text("1")
+        sent += [put(places, "b-hook", {"n": n}, f"{turn}/{n}") for n in range(10)]
+        journaled = len(journal_of(places))
+        process = watcher(places)
+        try:
+            until(lambda: len(journal_of(places)) > journaled, "nothing was journaled", places)  # noqa: B023
+            # Every second turn at any moment, else where the server has made a run of which the journal does not know.
+            while turn % 2 and len(runs(client, hooked)) < len(sent):
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(0.05)
+                if len(runs(client, hooked) + runs(client, waits)) > journal_of(places).count(b'"did":"made"'):
+                    caught += 1
+                    break
+                process.send_signal(signal.SIGCONT)
+                time.sleep(chance.random() * 0.02)
+            time.sleep(chance.random() * 0.3 * (turn % 2 == 0))
+        finally:
+            process.kill()
+            process.wait()
+    assert caught, "no kill came between a run and its record"
+    with watching(places):
+        until(lambda: len(runs(client, hooked)) >= len(sent), "runs are missing", places)
+        until(lambda: not list(waiting(places)), "the inbox is not empty", places)
+        until(
+            lambda: {f["path"] for event in events_of(client, waits) for f in event["files"]} == {str(p) for p in data.iterdir()},
+            "files are missing", places,
+        )
+    assert Counter(event["id"] for event in events_of(client, hooked)) == Counter(sent)
+    files = Counter(f["path"] for event in events_of(client, waits) for f in event["files"])
+    assert files == Counter(str(path) for path in data.iterdir())
+
+
+def test_a_paused_schedule_is_not_started_and_a_removed_one_is_forgotten(client: SyncPrefectClient, places: Places) -> None:
+    paused, other = (deployment(client, {"hook": True}, name=name) for name in ("c-paused", "c-other"))
+    client.pause_deployment(paused)
+    put(places, "c-paused", None, None)
+    put(places, "c-other", None, None)
+    with watching(places):
+        until(lambda: not list(waiting(places)) and len(runs(client, other)) == 1, "the other one was not started", places)
+        assert runs(client, paused) == []
+        client.delete_deployment(other)
+        until(lambda: b'"did":"forget"' in journal_of(places), "it is remembered", places)
+
+
+def test_a_second_watcher_is_refused(client: SyncPrefectClient, places: Places) -> None:
+    with watching(places):
+        until(lambda: bool(journal_of(places)), "it does not watch", places)
+        second = watcher(places)
+        assert second.wait(60) == 2
+    assert "watched by another process already" in (Path(places.root) / "watcher.log").read_text()
+
+
+def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watcher(client: SyncPrefectClient) -> None:
+    now, name = time.time(), f"crowd.{uuid4().hex}"
+
+    def told(count: int, ago: float) -> list[str]:
+        resource = Resource({"prefect.resource.id": "x"})
+        occurred: Any = datetime.fromtimestamp(now - ago, UTC)
+        made = [Event(event=f"{name}.came", resource=resource, occurred=occurred) for _ in range(count)]
+        client.request("POST", "/events", json=[one.model_dump(mode="json") for one in made])
+        return [str(one.id) for one in made]
+
+    def found(trigger: EventsTrigger, count: int) -> list[str]:
+        ids: list[str] = []
+        deadline = time.monotonic() + SECONDS
+        while len(ids) < count and time.monotonic() < deadline:  # the server stores them a moment later
+            step = trigger.take(trigger.look(dict(cursor)), cursor)
+            for key in step.drop if step else ():
+                del cursor[key]
+            cursor.update(step.put if step else {})
+            ids += [event["id"] for event in step.events] if step else []
+        return ids
+
+    cursor: dict[str, Any] = {GIVEN: {"since": now - 5000}, "at": now}
+    told(1, ago=5100)  # before the schedule was made
+    crowd = told(120, ago=0)
+    trigger = EventsTrigger(client, f"{name}.*")
+    assert sorted(found(trigger, len(crowd))) == sorted(crowd)
+    late = told(2, ago=1800)
+    assert found(EventsTrigger(client, f"{name}.*"), 2) in (late, late[::-1])
+
+
+def test_a_server_that_is_killed_meanwhile_is_waited_for(
+    client: SyncPrefectClient, places: Places, server: PrefectServerHandle
+) -> None:
+    hooked = deployment(client, {"hook": True}, name="d-hook")
+    with watching(places):
+        sent = [put(places, "d-hook", None, None) for _ in range(5)]
+        until(lambda: len(runs(client, hooked)) == len(sent), "the first were not started", places)
+        sent += [put(places, "d-hook", None, None) for _ in range(20)]
+        until(lambda: len(runs(client, hooked)) > 5, "the next were not started", places)
+        server.replace()
+        server.wait()
+        until(lambda: len(runs(client, hooked)) >= len(sent), "not all were started", places)
+    assert Counter(event["id"] for event in events_of(client, hooked)) == Counter(sent)

@@ -1,0 +1,88 @@
+"""Which endings of experiments are events: each session that finished, once, whatever is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from regrow.infra.log.log import Log
+from regrow.infra.state.places import Places
+from regrow.search.events import Closed, Created, Opened, Status, encode
+from regrow.station.triggers.endings import EndingsTrigger, Looked, look, of_schedule
+from regrow.station.triggers.payloads import DEPTH, acceptable
+from regrow.station.triggers.trigger import GIVEN
+
+
+def session(places: Places, name: str, t: float, status: Status = "finished") -> None:
+    """Appends a session to an experiment's log, which it may begin."""
+    log = Log.open(places.store(name))
+    opened = encode(Opened(t=t - 1, by="driver", driver="d", slots=1, trials=1))
+    is_new = not places.store(name).list("log/")
+    log.claim([encode(Created(t=t - 1, id=str(uuid4()), spec={})), opened] if is_new else [opened])
+    log.append([encode(Closed(t=t, status=status))])
+
+
+def test_a_session_that_finished_is_found_once(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path))
+    session(places, "etl", 10.0, "interrupted")
+    session(places, "etl", 20.0)
+    session(places, "other", 30.0)
+    reached: dict[str, list[Any]] = {}
+
+    def looked() -> Looked:
+        found = look(places, "etl", reached)
+        reached.update(found.reached)
+        return found
+
+    assert [(one.experiment, one.ended) for one in looked().endings] == [("etl", 20.0)]
+    assert looked() == Looked(reached={}, gone=[], endings=[])
+    session(places, "etl", 40.0)
+    assert [one.ended for one in looked().endings] == [40.0]
+    assert looked().endings == []
+    ids = [one.id for one in look(places, "etl", {}).endings]
+    assert len(set(ids)) == 2
+    assert ids == [one.id for one in look(places, "etl", {}).endings], "an ending has the same id whenever it is read"
+
+
+def test_a_schedules_experiments_count_as_it(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path))
+    for name in ("etl-2026-11-22T02", "etl-2026-11-22T023015-2", "etl-small", "metl"):
+        session(places, name, 10.0)
+    assert [one.experiment for one in look(places, "etl", {}).endings] == ["etl-2026-11-22T02", "etl-2026-11-22T023015-2"]
+    assert of_schedule("a.b").fullmatch("axb") is None
+
+
+def test_another_experiment_of_the_same_name_is_read_from_its_beginning(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path))
+    session(places, "etl", 10.0)
+    session(places, "etl", 20.0)
+    reached = look(places, "etl", {}).reached
+    store = places.store("etl")
+    store.delete(store.list(""))
+    assert look(places, "etl", reached).gone == ["etl"]
+    for t in (30.0, 40.0, 50.0):
+        session(places, "etl", t)
+    assert [one.ended for one in look(places, "etl", reached).endings] == [30.0, 40.0, 50.0]
+
+
+def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path))
+    session(places, "etl", 10.0)
+    session(places, "etl", 20.0)
+    trigger = EndingsTrigger(places, "etl")
+    cursor: dict[str, Any] = {GIVEN: {"since": 15.0}}
+    step = trigger.take(trigger.look(cursor), cursor)
+    assert step is not None
+    assert [event["ended"] for event in step.events] == [20.0]
+    cursor.update(step.put)
+    assert trigger.take(trigger.look(cursor), cursor) is None
+
+
+def test_a_payload_stays_data() -> None:
+    assert acceptable({"a": [1, {"b": None}]}) is None
+    assert "__prefect_kind" in str(acceptable({"a": [{"__prefect_kind": "jinja", "template": "{{ secret }}"}]}))
+    deep: Any = 1
+    for _ in range(DEPTH + 1):
+        deep = [deep]
+    assert "deep" in str(acceptable(deep))
