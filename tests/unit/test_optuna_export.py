@@ -250,7 +250,7 @@ def test_a_password_is_in_no_message(url: str, unfinished_history: History) -> N
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgresql://me:sesame@h/db", "postgresql://me:***@h/db needs a driver that is not installed: pip install 'psycopg[binary]'"),
+        ("postgresql://me:sesame@h/db", "postgresql://me:***@h/db needs a driver that is not installed: pip install 'psycopg2-binary'"),
         ("mysql://me:sesame@h/db", "mysql://me:***@h/db needs a driver that is not installed: pip install 'mysqlclient'"),
         ("mysql+pymysql://me@h/db", "mysql+pymysql://me@h/db needs a driver that is not installed: pip install 'PyMySQL'"),
         ("mssql+pyodbc://me@h/db", "mssql+pyodbc://me@h/db needs a driver that is not installed: pip install 'pyodbc'"),
