@@ -13,36 +13,30 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import ray
 from prefect import flow, get_client, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, FlowRunPolicy, State, StateType
+from prefect.client.schemas.objects import FlowRunPolicy, State
 from prefect.context import FlowRunContext
-from prefect.exceptions import Abort, ObjectNotFound
 from prefect.settings import get_current_settings
-from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.ending import cut_short
+from regrow.flows.flow_run import TakenOver, over_a_pause
 from regrow.flows.interrupts import Interrupts, interrupts
+from regrow.flows.recurring import resolved_here
 from regrow.flows.settling import settled
-from regrow.flows.stopping import stop_requests
+from regrow.flows.stopping import page_requests, stop_requests
 from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Instructions
 from regrow.infra.local import obituary
 from regrow.infra.log.reading import replay
+from regrow.infra.machine.typed import Typed
 from regrow.infra.mlflow.in_trial import RayRecords
 from regrow.infra.mlflow.recorder import start_recorder
 from regrow.infra.prefect import notifications
@@ -53,7 +47,7 @@ from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import join, slots
+from regrow.infra.ray.joining import environment, join, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state.collection import collect
@@ -63,7 +57,6 @@ from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
 from regrow.infra.state.presence import present
 from regrow.infra.state.sources import code_changed
-from regrow.infra.state.spec_file import read_spec
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.needs import widest
@@ -94,6 +87,8 @@ WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
 """Given the coordinator's handle, shows the experiment to somebody while it runs."""
 ANNOUNCE: ContextVar[Callable[[str], None]] = ContextVar("ANNOUNCE", default=lambda _: None)
 """Given a line now and then that the user should read."""
+TYPED: ContextVar[Typed | None] = ContextVar("TYPED", default=None)
+"""Where the command was typed that this process carries out; None: here."""
 _GOES_ON: ContextVar[UUID | None] = ContextVar("_GOES_ON", default=None)
 """The flow run that is about to be retried on another cluster."""
 
@@ -106,6 +101,8 @@ def run(
     trials: int | None = None,
     code: str | None = None,
     retry_failed: bool = False,
+    when: dict[str, Any] | None = None,
+    event: dict[str, Any] | None = None,
 ) -> State[None]:
     """Runs an experiment, or goes on with it, until nothing is left to do.
 
@@ -113,24 +110,34 @@ def run(
     None goes on with the experiment `name` of the state root
     `state`. `trials`: the new total number of trials, None: as it was. `code`: store key of a pickled trainable.
     `retry_failed`: trials that have failed by now are tried again, from their last checkpoints.
+    `when`: for a run of a schedule, how its runs follow one another, as the key of that name in a specification: the experiment
+    is then one of its own, named after the time, or has so many trials more. `event`: what started the run.
     Raises UserError or SpecError for what cannot be run.
     """
-    parsed = read_spec(Path(spec)) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
-    if parsed is not None and parsed.name != name:
-        parsed = Spec.parse({**parsed.to_json(), "name": name})
-    retry_failed = retry_failed and not _goes_on()
-    prepared = prepare(Places.at(state).writable(), name, parsed, trials=trials, code=code, retry_failed=retry_failed)
-    for line in prepared.changes:
-        _announce(line)
     if get_current_settings().api.url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
+    places = Places.at(state).writable()
+    this = resolved_here(places, name, spec, trials, when, event)
+    retry_failed = retry_failed and not _goes_on()
+    prepared = prepare(places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed)
+    for line in (*this.lines, *prepared.changes):
+        _announce(line)
+    ended = _driven(prepared, this.name, retry_failed=retry_failed)
+    if not ended.is_cancelled():
+        this.pruned(places, _announce)
+    return ended
+
+
+def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]:
+    """The experiment from here to the end of its session."""
     with driving(prepared.places, name), interrupts() as asked:
         asked.handle_signals()
         if asked.begun is None:  # else it has begun since the cluster before this one was lost
             with join(prepared.spec) as ray_cluster:
                 try:
                     with obituary.prepare(prepared.places, name):
-                        return _state(*_session(prepared, ray_cluster, asked, retry_failed=retry_failed))
+                        ended = _session(prepared, ray_cluster, asked, retry_failed=retry_failed)
+                    return over_a_pause(_state(*ended), ended[0])
                 except Overtaken as error:
                     raise TakenOver(str(error)) from None
                 except Exception as error:
@@ -143,27 +150,6 @@ def run(
                         raise
         obituary.bequeath(prepared.places, name)
         return _state(*cut_short(prepared, asked))
-
-
-def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
-    """The experiment's flow run, ready to run again as its own retry; None if the server does not have it.
-
-    Task runs that its last driver left running are closed: nobody runs them any more.
-    """
-    try:
-        flow_run = client.read_flow_run(flow_run_id)
-    except ObjectNotFound:
-        return None
-    open_states = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
-    left = client.read_task_runs(
-        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
-        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=open_states)),
-    )
-    for task_run in left:
-        client.set_task_run_state(task_run.id, Crashed(message="its driver was lost"), force=True)
-    if flow_run.state is None or not flow_run.state.is_pending():
-        client.set_flow_run_state(flow_run_id, AwaitingRetry(message="goes on from its log"), force=True)
-    return client.read_flow_run(flow_run_id)
 
 
 def _goes_on() -> bool:
@@ -205,14 +191,14 @@ def _session(
     if context is None or context.flow_run is None or not isinstance(context.task_runner, OffloadTaskRunner):
         raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
     spec, places, store = prepared.spec, prepared.places, prepared.store
-    environment = collected(prepared.folder, spec.program)
-    if prepared.log.told is not None and (line := code_changed(prepared.log.told, environment)):
+    surroundings = collected(prepared.folder, spec.program)
+    if prepared.log.told is not None and (line := code_changed(prepared.log.told, surroundings)):
         _announce(line)
     opening = Opening(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        environment=environment, known=prepared.known, retry_failed=retry_failed,
+        environment=surroundings, known=prepared.known, retry_failed=retry_failed,
         widest=widest(spec.resources.needs(), ray_cluster.nodes()),
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
@@ -224,7 +210,10 @@ def _session(
         spec, folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder, code=prepared.code
     )
     watch, nodes = WATCH.get(), Nodes()
-    shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store, records=records)
+    shared = Shared(
+        job=job, coordinator=RayCoordinatorClient(coordinator), store=store, records=records,
+        typed=_taken_over(spec, ray_cluster),
+    )
     with (
         get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
         publishing(coordinator, client, context.flow_run.id),
@@ -238,12 +227,23 @@ def _session(
         )
         signs = present(store) if places.remote else nullcontext()
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
-            with signs, stop_requests(store, asked), spares(nodes, spec.resources.needs()):
+            with (
+                signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
+                spares(nodes, spec.resources.needs()),
+            ):
                 status = _Loop(coordinator, attempts, nodes, asked).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
+
+
+def _taken_over(spec: Spec, ray_cluster: cluster.Cluster) -> Typed:
+    """What workers take over: those of a cluster that was started for this session have it from the start."""
+    typed = TYPED.get()
+    if typed is None or ray_cluster.local:
+        return Typed(variables={})
+    return Typed(folder=typed.folder, variables={**typed.variables, **environment(spec)})
 
 
 def _finished(
@@ -300,10 +300,6 @@ def _pictures(drawn: Any) -> dict[str, bytes]:
 
 class Overtaken(UserError):
     """Another driver runs the experiment now."""
-
-
-class TakenOver(Abort):
-    """The same as Prefect's engine has it, which then says nothing to the server: the flow run is that driver's."""
 
 
 class _Loop:

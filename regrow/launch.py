@@ -17,13 +17,14 @@ from uuid import UUID
 
 from regrow.flows.interrupts import interrupts
 from regrow.infra.log.reading import survey
-from regrow.infra.machine.surroundings import direct, raise_file_limit
+from regrow.infra.machine.surroundings import raise_file_limit
+from regrow.infra.machine.typed import Typed
 from regrow.infra.mlflow.catch_up import is_recorded, record_missing
 from regrow.infra.mlflow.check import check as check_mlflow
 from regrow.infra.mlflow.in_trial import nowhere
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
 from regrow.infra.prefect import server as prefect_server
-from regrow.infra.prefect.settings import QUIET
+from regrow.infra.prefect.settings import settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots, warm_up
 from regrow.infra.state.environment import begin_collecting
@@ -54,12 +55,17 @@ def launch(
     watch: Any = None,
     prefect_port: int | None = None,
     announce: Callable[[str], None] = lambda _: None,
+    flow_run: str | None = None,
+    typed: Typed | None = None,
+    at_home: bool = False,
 ) -> None:
     """Runs or resumes an experiment and returns when the session has ended; how it ended is in the log.
 
     Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
-    coordinator while the experiment runs, `announce` a line now and then before it. Prefect is left with settings of ours: see
-    `settings_read_again`. Raises UserError or SpecError.
+    coordinator while the experiment runs, `announce` a line now and then before it. `flow_run`: the one that this is, which
+    Prefect has already; None: the experiment's own. `typed`: where the command was typed, None: in this process. `at_home`:
+    this process was started for sessions, with our settings of Prefect, and somebody else says where its pages are. Prefect is
+    left with settings of ours: see `settings_read_again`. Raises UserError or SpecError.
     """
     prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
     if prepared.failed == 0:
@@ -83,16 +89,16 @@ def launch(
         most = f"at most {prepared.spec.most_steps:,} steps"
         announce(f"nothing ends a trial: max_steps and stop are not given, so each runs until your function returns ({most})")
     # The user's home is left alone unless the user has a Prefect server of their own, whose settings are there.
-    retries = {"PREFECT_CLIENT_MAX_RETRIES": os.environ.get("PREFECT_CLIENT_MAX_RETRIES", "3")}  # 14 s in all; else a minute
-    with interrupts(), within({**QUIET, **prefect_server.CLIENT_ENVIRONMENT, **retries, **direct(os.environ)}):
+    with interrupts(), within(settings(os.environ)):
         home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
         server = prefect_server.begin(places.prefect_home, port=prefect_port)
         try:
             if not server.server.embedded:
                 server.wait()  # a wrong address is told before anything else is started
             with within({**home, **server.server.environment()}):
-                settings_read_again()
-                _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce)
+                if not at_home:
+                    settings_read_again()
+                _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce, flow_run, typed, at_home)
         finally:
             server.close()
 
@@ -110,7 +116,8 @@ def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> Non
 
 def _run(
     prepared: Prepared, server: Any, name: str, spec: Spec | None, trials: int | None, code: str | None, retry_failed: bool,
-    watch: Any, announce: Callable[[str], None],
+    watch: Any, announce: Callable[[str], None], flow_run: str | None, typed: Typed | None,
+    at_home: bool,
 ) -> None:
     # Importing Prefect takes 1.5 s, in which Ray's processes start. Two threads must not import the same thing, as
     # Python then may hand out a half-made module: what both need comes before, and Ray is used only after.
@@ -130,26 +137,33 @@ def _run(
         from prefect.client.schemas.objects import State
 
         from regrow.flows import run as flows_run
+        from regrow.flows.flow_run import StaysPaused, TakenOver, reopen
         from regrow.infra.prefect.private import run_flow
 
-        announce(f"Prefect: {redacted(server.wait().ui_url)}")
+        prefect_url = redacted(server.wait().ui_url)
         server.watch()
-        announce(f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
+        if not at_home:
+            announce(f"Prefect: {prefect_url}")
+            announce(f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
         parameters = {
             "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
             "state": prepared.places.root, "trials": trials, "code": code, "retry_failed": retry_failed,
         }
         created, last = prepared.log.created, prepared.log.last
         token, told = flows_run.WATCH.set(watch), flows_run.ANNOUNCE.set(announce)
+        its_run = flow_run or (created.id if created is not None else None)
+        there = flows_run.TYPED.set(typed)
         try:
             with get_client(sync_client=True) as client:
-                again = flows_run.reopen(client, UUID(created.id)) if created is not None else None
+                again = reopen(client, UUID(its_run)) if its_run is not None else None
             try:
-                with _heartless() if server.server.embedded else nullcontext():
+                with nullcontext() if prefect_server.is_looked_after(server) else _heartless():
                     ended = run_flow(flows_run.run, flow_run=again, parameters=parameters, return_type="state")
                 if isinstance(ended, State):
                     raise_error(ended)
-            except flows_run.TakenOver as taken:
+            except StaysPaused:
+                pass  # how the session ended is in the log
+            except TakenOver as taken:
                 raise UserError(str(taken)) from None
             except HTTPError as error:
                 # Prefect's engine cannot do without its server. How the session ended is in the log, or goes on from there.
@@ -161,6 +175,7 @@ def _run(
         finally:
             flows_run.WATCH.reset(token)
             flows_run.ANNOUNCE.reset(told)
+            flows_run.TYPED.reset(there)
             for handler in logging.getLogger("prefect.flow_runs").handlers:
                 handler.flush()  # an embedded server is gone when this function has returned
         leaving.start()  # the server takes as long to end as Ray's processes

@@ -97,6 +97,7 @@ def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
         "MAX_STEPS": "" if job.max_steps is None else str(job.max_steps), "STEP": str(trial.step),
         "CHECKPOINT": str(scratch / "checkpoint"), "RESTORED": "" if trial.restored is None else str(trial.restored),
         "SCRATCH": str(scratch), "REPORT": "" if job.report is None else str(scratch / job.report),
+        "EVENT": "" if trial.event is None else str(scratch / "event.json"),
     }
     return {f"REGROW_{name}": value for name, value in told.items()} | {"REGROW_CONFIG": json.dumps(trial.config)}
 
@@ -132,6 +133,8 @@ class _Program:
         self._listener.listen()
         self._ready.register(self._listener, selectors.EVENT_READ, self._accept)
         variables = environment(job, trial, scratch)
+        if variables["REGROW_EVENT"]:
+            Path(variables["REGROW_EVENT"]).write_text(json.dumps(trial.event))  # a list of files is too long for a variable
         self._command = filled(job, trial, variables)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(GRACE_SECONDS), *self._command], cwd=job.folder,

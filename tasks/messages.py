@@ -24,6 +24,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     MLflow's monitor is to record the machine's load. `command` stands in the trainable's place where it is not empty;
     `report` is the file of its reports, relative to its scratch folder, None for none. `stall`: seconds without a report
     after which an attempt hangs, `trial_seconds`: how long a trial may run, all its attempts together; None for no limit.
+    `event`: what started the run, None if nothing did.
     """
 
     experiment: str
@@ -41,6 +42,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     report: str | None = None
     stall: float | None = None
     trial_seconds: float | None = None
+    event: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
@@ -51,7 +53,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             every_steps=spec.checkpoint.every_steps, every_seconds=spec.checkpoint.every_seconds, folder=folder, code=code,
             ending=spec.ending if spec.stop.trial.watches else None, enough=spec.stop.trial.function,
             system_metrics=spec.mlflow.system_metrics, command=spec.command, report=spec.report.file,
-            stall=spec.stall, trial_seconds=None if hours is None else hours * 3600,
+            stall=spec.stall, trial_seconds=None if hours is None else hours * 3600, event=spec.event,
         )
 
 

@@ -11,7 +11,7 @@ import re
 import symtable
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +25,10 @@ from regrow.tasks.trial import Trial
 
 
 class Trainable(Protocol):
-    """A class trainable. `setup`, `step` and at least nothing else are required; with `save` and `load` it survives."""
+    """A class trainable. `setup`, `step` and at least nothing else are required; with `save` and `load` it survives.
+
+    Before `setup` it is given `self.event`, what started the run (None where nothing did).
+    """
 
     def setup(self, config: dict[str, Any]) -> None:
         """Builds the model from a configuration."""
@@ -221,6 +224,9 @@ def _run_class(cls: type, trial: Trial) -> None:
     model: Any = cls()
     save = getattr(model, "save", None)
     try:
+        if getattr(model, "event", None) is None:  # else it is something of the user's own
+            with suppress(AttributeError):  # of a class with slots
+                model.event = trial.event
         model.setup(trial.config)
         if trial.restored is not None:
             model.load(trial.restored)

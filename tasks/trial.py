@@ -53,7 +53,8 @@ class Trial:
     Attributes: `config`, the parameters, nested as the space is; `number`, counted from 0; `attempt`, counted from 1;
     `seed`, a 32-bit number that is the same in every attempt; `width`, how many slots' worth of resources the attempt has;
     `restored`, a local folder with the checkpoint to go on
-    from, or None; `log`, a logger whose lines appear with the trial in Prefect.
+    from, or None; `event`, what started this run (a schedule's trigger: new files, another experiment's end, a request), or None;
+    `log`, a logger whose lines appear with the trial in Prefect.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Trial:
         self.seed = assignment.seed
         self.width = assignment.width
         self.restored = restored
+        self.event = job.event
         self.log = logging.getLogger(f"regrow.trial.{assignment.trial}")
         self._job, self._reporter, self._writer = job, reporter, writer
         self._step = restored_step

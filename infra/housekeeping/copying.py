@@ -44,6 +44,7 @@ def specification_like(places: Places, name: str, file: Path) -> str:
 def _written(history: History, file: Path) -> dict[str, Any]:
     spec = history.spec
     kept = {**spec.to_json(), "name": file.stem, "trials": history.total}
+    kept.pop("event", None)  # what started that one
     folder = kept.pop("working_dir", None)
     if folder is not None and Path(folder) != file.absolute().parent:
         kept["working_dir"] = folder

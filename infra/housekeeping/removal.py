@@ -15,13 +15,15 @@ from uuid import UUID
 import msgspec
 
 from regrow.infra.log.log import CorruptLog
-from regrow.infra.log.reading import replay
+from regrow.infra.log.reading import replay, survey
 from regrow.infra.log.segments import PREFIX
 from regrow.infra.mlflow.removal import forget_runs
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
-from regrow.infra.state.driver_lock import driving, runs
+from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
+from regrow.infra.state.driver_lock import await_wound_up, driving, runs
 from regrow.infra.state.places import TOMBSTONE, Places
+from regrow.search.events import Closed
 from regrow.search.history import History
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports import Exists, Missing
@@ -49,6 +51,7 @@ def history_of(places: Places, name: str) -> History | None:
 
 def refuse_running(places: Places, name: str, what: str) -> None:
     """Raises UserError for an experiment that runs, here or elsewhere."""
+    await_wound_up(places, name, lambda: isinstance(survey(places.store(name)).last, Closed))
     if runs(places, name):
         hint = f"end it first: {places.command('stop', name)}"
         raise UserError(f"experiment {name!r} is running, so it cannot be {what}; {hint}")
@@ -106,7 +109,7 @@ def _forget_flow_run(places: Places, flow_run: str) -> None:
     if not flow_run or not url or not prefect_server.answers(url, 0.0):
         return
     home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
-    with within({**prefect_server.CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url}):
+    with within({**CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url}):
         from prefect import get_client
 
         with get_client(sync_client=True) as client:

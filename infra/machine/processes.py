@@ -76,6 +76,17 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended: one that nobody has asked for its end yet counts as gone."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except (OSError, IndexError):  # somebody else's, or a system without /proc
+        return True
+
+
 def _watch(mark: str) -> None:
     # Where everybody is told to end (systemd, slurm), this one is there to see to it that the others do.
     for number in (signal.SIGTERM, signal.SIGHUP):

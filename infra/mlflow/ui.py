@@ -47,19 +47,10 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
             raise UserError(f"port {port} is in use; give another with --mlflow-port, or leave it out") from None
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mlflow", "server"]
-    if entry_points(group="mlflow.app", name=_APP):  # not so where an older version of ours was installed for editing
-        command += ["--app-name", _APP]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    if artifacts is not None:
-        command += ["--artifacts-destination", artifacts]
-    # Its job runners are processes of 250 MB each that a page for looking does not need.
-    # In the environment rather than on the command line, which everybody on the machine can read: it may have a password.
-    settings = {"MLFLOW_BACKEND_STORE_URI": tracking_uri}
-    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    command, settings = server_command(tracking_uri, artifacts, port=port)
     with tempfile.TemporaryFile() as output:
         server = subprocess.Popen(
-            command, env={**os.environ, **settings, **quiet},
+            command, env={**os.environ, **settings},
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
         )
         try:
@@ -67,6 +58,21 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
             yield url
         finally:
             _end(server)
+
+
+def server_command(tracking_uri: str, artifacts: str | None, *, port: int) -> tuple[list[str], dict[str, str]]:
+    """The command of MLflow's server on a database, and the variables that it needs beside this process's."""
+    command = [sys.executable, "-m", "mlflow", "server"]
+    if entry_points(group="mlflow.app", name=_APP):  # not so where an older version of ours was installed for editing
+        command += ["--app-name", _APP]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    if artifacts is not None:
+        command += ["--artifacts-destination", artifacts]
+    # In the environment rather than on the command line, which everybody on the machine can read: it may have a password.
+    settings = {"MLFLOW_BACKEND_STORE_URI": tracking_uri}
+    # Its job runners are processes of 250 MB each that a page for looking does not need.
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    return command, {**settings, **quiet}
 
 
 def runs_page(url: str, experiment: str, metric: str, mode: str, *, only: str | None = None) -> str:

@@ -5,10 +5,12 @@ Each name is in the canary test (`tests/unit/test_private_names.py`), with what 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import refresh_global_settings_context
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 __all__ = [
-    "Labels", "emit_state", "events_kept", "make_database", "no_small_talk", "reread_settings", "run_flow", "run_task_async",
-    "server_app",
+    "Labels", "emit_state", "events_kept", "make_database", "next_times", "no_small_talk", "reread_settings", "run_flow",
+    "run_task_async", "server_app",
 ]
 
 CHECKPOINT_SECONDS = 10.0
@@ -76,6 +78,21 @@ def reread_settings() -> None:
     """Make Prefect read its variables again, in case it was imported before they were set."""
     refresh_global_settings_context()
     setup_logging()
+
+
+def next_times(clock: Mapping[str, Any], count: int) -> list[datetime]:
+    """The next times of a schedule, as the server's scheduler will have them; fewer where there are no more.
+
+    `clock`: what one of Prefect's classes of schedules is made of. Raises pydantic's ValidationError for what is none.
+    """
+    from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule
+
+    now, given = datetime.now(UTC), dict(clock)
+    if "cron" in clock:
+        return list(asyncio.run(CronSchedule(**given).get_dates(count, start=now)))
+    if "rrule" in clock:
+        return list(asyncio.run(RRuleSchedule(**given).get_dates(count, start=now)))
+    return list(asyncio.run(IntervalSchedule(**given).get_dates(count, start=now)))
 
 
 def server_app() -> FastAPI:

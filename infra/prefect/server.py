@@ -22,14 +22,13 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 from regrow.infra.machine import locks
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect.home import TICK, is_leaving, read_record
+from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT, server_environment, template
 from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -45,27 +44,6 @@ _WATCH_SECONDS = 0.5
 """Between two looks at whether an embedded server is still there."""
 _outliving: list[subprocess.Popen[bytes]] = []
 """Servers that this process started and others still use; kept, or Python complains about a forgotten child."""
-
-# Needed are the recorder of task runs, the stores of events and logs and the streams that the UI follows. A server
-# that lives only while an experiment runs has no deployments, workers or automations to look after; that of a station has.
-_STATION_SERVICES = (
-    "SCHEDULER",
-    "LATE_RUNS",
-    "CANCELLATION_CLEANUP",
-    "CLEANUP_RECONCILER",
-    "FOREMAN",
-    "PAUSE_EXPIRATIONS",
-    "TRIGGERS",
-)
-CLIENT_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
-    {
-        # Without a URL every process would start a server of its own, and they fight over one sqlite file.
-        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-    }
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefectServer:
@@ -213,8 +191,8 @@ def prefect_server(home: Path, *, port: int | None = None) -> Iterator[PrefectSe
 def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> PrefectServerHandle:
     """Find or start the server and return at once; `wait` on the handle before using it.
 
-    A URL that the user configured is adopted, unless `adopt` is False. Otherwise all processes with the same `home` share one embedded
-    server on loopback, its database and log in `home`. `port` None means the one it had last time, or any
+    A URL that the user configured is adopted, unless `adopt` is False. Otherwise all processes with the same `home` share
+    one embedded server on loopback, its database and log in `home`. `port` None means the one it had last time, or any
     free one. Raises UserError if `port` is taken or the server of `home` runs on another.
     """
     home = home.expanduser().absolute()
@@ -238,6 +216,11 @@ def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> Prefect
         raise
     handle._users = users
     return handle
+
+
+def is_looked_after(handle: PrefectServerHandle) -> bool:
+    """Whether there are automations that hear a flow run's heartbeats: on a user's own server, and on a station's."""
+    return not handle.server.embedded or homes.stays(handle._home)
 
 
 def answers(api_url: str, seconds: float) -> bool:
@@ -303,11 +286,11 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
         server = _embedded(listener.getsockname()[1])
         command = [sys.executable, "-P", "-m", "regrow.infra.prefect.process"]
         command += ["--home", str(home), "--users", str(home / "users.lock")]
-        command += ["--template", str(_template()), "--socket", str(listener.fileno())]
+        command += ["--template", str(template()), "--socket", str(listener.fileno())]
         child = subprocess.Popen(
             command,
             pass_fds=(lock, listener.fileno()),
-            env=_server_environment(home, server, schedules=schedules),
+            env=server_environment(home, server.api_url, schedules=schedules),
             cwd=home,  # no settings file of the user's folder is meant for this server
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -315,7 +298,9 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
             # Ctrl-C in the terminal is for the driver, which still has things to tell it
             start_new_session=True,
         )
-    record = {"pid": child.pid, "port": listener_port(server), "api_url": server.api_url, "schedules": schedules}
+    record = {
+        "pid": child.pid, "port": listener_port(server), "api_url": server.api_url, "schedules": schedules, "since": time.time(),
+    }
     partial = home / "server.json.partial"
     partial.write_text(json.dumps(record))
     partial.replace(home / "server.json")
@@ -343,42 +328,6 @@ def _listen(port: int | None, last_port: int) -> socket.socket:
     if port is not None:
         raise UserError(f"Port {port} for the Prefect server can't be used ({os.strerror(reason.errno or 0)}): choose another")
     raise reason
-
-
-def _server_environment(home: Path, server: PrefectServer, *, schedules: bool) -> dict[str, str]:
-    foreign = (
-        "PREFECT_API_",
-        "PREFECT_SERVER_",
-        "PREFECT_UI_",
-        "PREFECT_HOME",
-        "PREFECT_PROFILE",
-        "PREFECT_LOGGING_",
-    )
-    settings = {
-        "PREFECT_HOME": str(home),
-        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
-        "PREFECT_SERVER_API_HOST": "127.0.0.1",
-        "PREFECT_SERVER_API_PORT": str(listener_port(server)),
-        "PREFECT_SERVER_UI_API_URL": server.api_url,
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": server.ui_url,  # the default lets any web page call this API
-        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
-        "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",  # the template has them
-        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "[]",
-        # One transaction for many events instead of one each: 7 ms of CPU for a task run instead of 29 ms.
-        # Shown 1 s later.
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": str(schedules).lower() for name in _STATION_SERVICES},
-        **CLIENT_ENVIRONMENT,
-    }
-    return {**{k: v for k, v in os.environ.items() if not k.startswith(foreign)}, **settings}
-
-
-def _template() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "regrow" / f"prefect-{version('prefect')}.db"
 
 
 def _healthy(api_url: str, seconds: float) -> bool:

@@ -43,6 +43,8 @@ _LOCAL_SETTINGS = {
     # The processes that Ray starts beforehand live long enough for our actors to take them (default: 1 s).
     "RAY_idle_worker_killing_time_threshold_ms": "20000",
 }
+_KEPT = {"RAY_idle_worker_killing_time_threshold_ms": str(10**10)}
+"""Four months. A process ends with the driver that it was started for all the same."""
 # What became of a task is asked of its reference; Ray would print it as well, when the reference is let go unasked.
 _DRIVER_SETTINGS = {"RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 _BREAKPOINT = "PYTHONBREAKPOINT"
@@ -91,10 +93,12 @@ def connect(
     cpus: int | None = None,
     env: Mapping[str, str],
     runtime_env: Mapping[str, Any] | None = None,
+    keep_idle: bool = False,
 ) -> Cluster:
     """Connect to the cluster at `address` (None: RAY_ADDRESS), or start a local one of `cpus` (None: all).
 
-    `env` are variables that every worker gets. If this process is already connected, that connection is used
+    `env` are variables that every worker gets; `keep_idle`: a local cluster's processes wait for work as long as they may.
+    If this process is already connected, that connection is used
     as it is and `disconnect` leaves it alone. Raises UserError if the cluster does not answer or refuses.
 
     A local cluster dies with the *thread* that calls this (Ray ties its processes to it): call it from the
@@ -106,7 +110,8 @@ def connect(
     if is_joined():
         return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
     mark = secrets.token_hex(8)
-    undo = {} if target else put({**_LOCAL_SETTINGS, **short_tmp(os.environ), **_token(), _MARK: mark})
+    settings = {**_LOCAL_SETTINGS, **(_KEPT if keep_idle else {})}
+    undo = {} if target else put({**settings, **short_tmp(os.environ), **_token(), _MARK: mark})
     undo[_BREAKPOINT] = os.environ.get(_BREAKPOINT)
     ray, guard = _ray(), None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}

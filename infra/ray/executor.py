@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from regrow.infra.coordinator.actor import RayCoordinatorClient
+from regrow.infra.machine.typed import Typed
 from regrow.infra.ray.host import RayHost
 from regrow.infra.ray.joining import TRIAL_ENV
 from regrow.infra.ray.nodes import MARKET_LABEL, Nodes
@@ -35,6 +36,8 @@ class Shared:
     coordinator: RayCoordinatorClient
     store: Store
     records: Records | None = None
+    typed: Typed = field(default_factory=lambda: Typed(variables={}))
+    """What the workers of a cluster take over that was there before the command was typed."""
     host: RayHost = field(default_factory=RayHost)
 
 
@@ -75,6 +78,7 @@ class RayExecutor:
 
 @ray.remote(max_retries=0)
 def _run(shared: Shared, assignment: Assignment, task_run: str) -> Carried:
+    shared.typed.take_over()
     carried = run_trial(
         shared.job, assignment, shared.coordinator, shared.store, shared.host, shared.records, viewers=shared.coordinator,
         task_run=task_run,

@@ -63,7 +63,7 @@ def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes =
         data=Markup(_embedded(data)),  # noqa: S704 - has no markup
         head=_head(history, alive=alive, now=now), tags=notes.tags,
         notes=[{"at": _moment(note.t)[0], "told": _moment(note.t)[1], "text": note.text} for note in notes.texts],
-        tiles=list(_tiles(history, alive=alive, now=now)),
+        tiles=list(tiles(history, alive=alive, now=now)),
         states=[{"state": state.value, "count": count} for state, count in counts.items() if count],
         left=max(0, history.total - len(history.trials)),
         best=_best(history, places), front=_front(history, places), nothing_best=_nothing(history),
@@ -130,11 +130,12 @@ def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:
         "name": history.spec.name, "status": summaries.status(history, alive=alive), "goal": metrics,
         "version": version("regrow"),
         "began_iso": began_iso, "began": began, "now_iso": now_iso, "now": until, "sessions": history.sessions,
-        "ran": _duration(history.elapsed(now if alive else None)), "why": why.rstrip("."),
+        "ran": duration(history.elapsed(now if alive else None)), "why": why.rstrip("."),
     }
 
 
-def _tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, str]]:
+def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, str]]:
+    """The experiment in numbers: `label`, `number` and `more` of each. `now`: seconds since the epoch."""
     best = summaries.best(history)
     objective = history.objective
     yield {
@@ -150,8 +151,8 @@ def _tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, s
     until = now if alive else history.t_last
     spent = cost.of(history, until)
     yield {
-        "label": "Time", "number": _duration(history.elapsed(now if alive else None)),
-        "more": f"{_duration(spent.hours * 3600)} on {history.slots} slot{'' if history.slots == 1 else 's'}",
+        "label": "Time", "number": duration(history.elapsed(now if alive else None)),
+        "more": f"{duration(spent.hours * 3600)} on {history.slots} slot{'' if history.slots == 1 else 's'}",
     }
     if spent.money is not None:
         yield {"label": "Cost", "number": f"{spent.money:,.2f}", "more": f"at {cost.prices(history)} for a slot and hour"}
@@ -159,12 +160,12 @@ def _tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, s
     seconds, attempts = sum(one.seconds for one in lost.values()), sum(one.attempts for one in lost.values())
     share = f", {seconds / (spent.hours * 3600):.1%} of all" if spent.hours and seconds else ""
     yield {
-        "label": "Wasted", "number": _duration(seconds) if seconds else "nothing",
+        "label": "Wasted", "number": duration(seconds) if seconds else "nothing",
         "more": f"{attempts} attempt{'' if attempts == 1 else 's'} cut off{share}" if attempts else "no attempt was cut off",
     }
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """4.2 s, 2:03, 1:02:03."""
     if seconds < 60:
         return f"{seconds:.1f} s"

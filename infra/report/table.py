@@ -22,7 +22,7 @@ TRACE = 6000
 
 def rows(history: History) -> dict[str, Any]:
     """`columns`, `trials`, `traces` and `sorted_by`, the column by which the table is sorted at first (None: none)."""
-    parameters = _parameters(history)
+    parameters = varied(history)
     seen = dict.fromkeys(name for trial in history.trials for name in trial.curve.shown(trial.step))
     others = [name for name in seen if name != history.objective.name][:METRICS]
     down = history.objective.mode == "max"
@@ -43,7 +43,7 @@ def rows(history: History) -> dict[str, Any]:
     return {"columns": columns, "trials": trials, "traces": list(traces), "sorted_by": 2 if history.best is not None else None}
 
 
-def _parameters(history: History) -> dict[str, bool]:
+def varied(history: History) -> dict[str, bool]:
     """The parameters that are no constants, and whether their values are numbers."""
     found: dict[str, bool] = {}
     for parameter in history.spec.space.parameters:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from regrow.infra.state.places import Places
 from regrow.infra.state.presence import elsewhere
 from regrow.tasks.errors import UserError
 
+WIND_UP_SECONDS = 60.0
+"""How long a driver may take, after its log is closed, to tell MLflow and Prefect."""
+_TICK = 0.1
 _LOOKS_TAKE_SECONDS = 0.5
 """Whoever looks whether an experiment runs holds its lock for an instant; who wants to run it must not trip over that."""
 
@@ -28,6 +32,19 @@ def driving(places: Places, experiment: str) -> Iterator[None]:
         raise UserError(f"experiment {experiment!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
     with lock:
         yield
+
+
+def await_wound_up(places: Places, experiment: str, is_closed: Callable[[], bool]) -> bool:
+    """Whether nobody on this machine runs the experiment, after waiting for a driver that only tells others of its end.
+
+    `is_closed`: whether the log says that the last session has ended. On a station the prompt comes back before all is told.
+    """
+    deadline = time.monotonic() + WIND_UP_SECONDS
+    while runs_here(places, experiment):
+        if time.monotonic() > deadline or not is_closed():
+            return False
+        time.sleep(_TICK)
+    return True
 
 
 def runs_here(places: Places, experiment: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.infra.log.reading import Survey, replay, survey
-from regrow.infra.state.driver_lock import runs_here
+from regrow.infra.state.driver_lock import await_wound_up
 from regrow.infra.state.places import Places
 from regrow.search import samplers
 from regrow.search.errors import SpecError, quoted
@@ -19,6 +19,9 @@ from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
+
+_OFTEN = "event"
+"""What each run has otherwise, so that nobody needs a line about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ def prepare(
     if spec is not None:
         places.refuse_removed(name)
     store = places.known(name) if spec is None else places.store(name)
-    if runs_here(places, name):
+    if not await_wound_up(places, name, lambda: isinstance(survey(store).last, Closed)):
         raise UserError(f"experiment {name!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
     found = survey(store)
     if found.created is None:
@@ -126,7 +129,7 @@ def prepare(
     return Prepared(
         places=places, spec=current, store=store, trials=trials, code=_pickled(code), log=found,
         nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
-        changes=[_change(key, stored, current) for key in changed], failed=failed,
+        changes=[_change(key, stored, current) for key in changed if key != _OFTEN], failed=failed,
     )
 
 

@@ -14,6 +14,7 @@ import hashlib
 import os
 import shlex
 import stat
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,12 +171,15 @@ class Places:
                     count, size = count + 1, size + os.lstat(os.path.join(folder, file)).st_size
         return count, size
 
-    def experiments(self) -> list[str]:
-        """Names of the experiments here, sorted. Raises UserError for a root that cannot be read."""
+    def experiments(self, known: Collection[str] = ()) -> list[str]:
+        """Names of the experiments here, sorted; of those `known` a bucket is not asked one by one whether they hold anything.
+
+        Raises UserError for a root that cannot be read.
+        """
         # A driver that was killed before its first word leaves an empty log: there is nothing to go on with.
         if self.remote:
             root = self._s3()
-            return [name for name in root.folders() if root.holds_any(f"{name}/log/")]
+            return [name for name in root.folders() if name in known or root.holds_any(f"{name}/log/")]
         try:
             return sorted(p.name for p in Path(self.root).iterdir() if (p / "log").is_dir() and any((p / "log").iterdir()))
         except FileNotFoundError:

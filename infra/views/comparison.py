@@ -29,6 +29,10 @@ class Course:
     steps: list[int]
     seconds: list[float]
     value: list[float | None]
+    hours: list[float]
+    """Slot-hours until then."""
+    money: list[float | None]
+    """What these had cost; None where there was no price."""
     starting: float
     notes: Notes = NONE
     alive: bool = False
@@ -53,39 +57,64 @@ class Course:
         return self.value[place - 1] if place else None
 
 
-def course(label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive: bool = False) -> Course:
-    """The course of an experiment from its log."""
-    history, done = History(), 0
-    steps: list[int] = []
-    seconds: list[float] = []
-    values: list[float | None] = []
-    best: float | None = None
-    starting = 0.0
-    opened: float | None = None
-    """Seconds that the experiment had run when the session was opened; None once an attempt began in it."""
-    for event in events:
-        history.apply(event)
+class Climb:
+    """How the best value of an experiment comes, kept as its events come; `course` says it."""
+
+    def __init__(self, history: History) -> None:
+        self.steps: list[int] = []
+        self.seconds: list[float] = []
+        self.value: list[float | None] = []
+        self.hours: list[float] = []
+        """Slot-hours until then."""
+        self.money: list[float | None] = []
+        """What these had cost; None where there is no price."""
+        self._history = history
+        self._done = 0
+        self._starting = 0.0
+        self._opened: float | None = None
+        """Seconds that the experiment had run when the session was opened; None once an attempt began in it."""
+
+    def applied(self, event: AnyEvent) -> None:
+        """The next event, after the history took it in."""
+        history = self._history
         if isinstance(event, Opened) and event.by == "driver":
-            starting += 0.0 if opened is None else history.elapsed() - opened  # a session in which none began
-            opened = history.elapsed()
+            # A session in which no attempt began was all start.
+            self._starting += 0.0 if self._opened is None else history.elapsed() - self._opened
+            self._opened = history.elapsed()
         if not isinstance(event, Reported | Began):
-            continue
-        if isinstance(event, Began) and opened is not None:
-            starting += max(0.0, history.elapsed() - event.ago - opened)
-            opened = None
-        done += len(event.rows) if isinstance(event, Reported) else 0
+            return
+        if isinstance(event, Began) and self._opened is not None:
+            self._starting += max(0.0, history.elapsed() - event.ago - self._opened)
+            self._opened = None
+        self._done += len(event.rows) if isinstance(event, Reported) else 0
         leader = history.leader
         now = None if leader is None or leader.best is None else leader.best[0]
-        if now != best:  # worse than before, too: what was reached with steps that were lost is not there
-            best = now
-            steps.append(done)
-            seconds.append(max(0.0, history.elapsed() - starting))
-            values.append(now)
-    if opened is not None:
-        starting += history.elapsed() - opened
-    return Course(
-        label=label, history=history, steps=steps, seconds=seconds, value=values, starting=starting, notes=notes, alive=alive
-    )
+        if now != (self.value[-1] if self.value else None):  # worse, too: what was reached with steps that were lost is not there
+            spent = cost.of(history, event.t)
+            self.value.append(now)
+            self.steps.append(self._done)
+            self.seconds.append(max(0.0, history.elapsed() - self._starting))
+            self.hours.append(spent.hours)
+            self.money.append(spent.money)
+
+    def course(self, label: str, *, notes: Notes = NONE, alive: bool = False) -> Course:
+        """The course so far; `applied` does not change it, but the history goes on."""
+        history = self._history
+        rest = 0.0 if self._opened is None else history.elapsed() - self._opened
+        return Course(
+            label=label, history=history, steps=[*self.steps], seconds=[*self.seconds], value=[*self.value],
+            hours=[*self.hours], money=[*self.money], starting=self._starting + rest, notes=notes, alive=alive,
+        )
+
+
+def course(label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive: bool = False) -> Course:
+    """The course of an experiment from its log."""
+    history = History()
+    climb = Climb(history)
+    for event in events:
+        history.apply(event)
+        climb.applied(event)
+    return climb.course(label, notes=notes, alive=alive)
 
 
 def differing(courses: Sequence[Course]) -> list[str]:
@@ -144,3 +173,12 @@ def best_configuration(one: Course) -> dict[str, Any]:
     history = one.history
     trial = history.leader
     return {} if trial is None or trial.best is None else history.path(trial.number, trial.best[1])[-1]
+
+
+def leading(values: Sequence[float | None], mode: str) -> list[int]:
+    """Places of the best ones among values of several experiments (None: one has none); empty where all are alike."""
+    there = [value for value in values if value is not None]
+    if not there or (len(there) == len(values) and min(there) == max(there)):
+        return []
+    best = max(there) if mode == "max" else min(there)
+    return [place for place, value in enumerate(values) if value == best]

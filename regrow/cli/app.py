@@ -26,9 +26,12 @@ from regrow.cli.report import report
 from regrow.cli.resume import resume
 from regrow.cli.rm import rm
 from regrow.cli.run import run
+from regrow.cli.schedule import schedule
+from regrow.cli.schedules import schedules
 from regrow.cli.schema import schema
 from regrow.cli.show import show
 from regrow.cli.simulate import simulate
+from regrow.cli.status import status
 from regrow.cli.stop import stop
 from regrow.cli.trials import trials
 from regrow.cli.try_ import try_
@@ -50,7 +53,7 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     run, try_, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, note, cp, mv, rm, verify, schema,
-    simulate, ui, up, down,
+    simulate, ui, up, down, status, schedule, schedules,
 )
 """In the order in which `regrow --help` lists them. Each is the one public function of the module of its name."""
 

@@ -17,7 +17,7 @@ from regrow.infra.log.reading import stream_events
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
-from regrow.infra.views.comparison import Course, best_configuration, course, differing
+from regrow.infra.views.comparison import Course, best_configuration, course, differing, leading
 from regrow.infra.views.comparison import compare as compared
 from regrow.live import text
 from regrow.tasks.errors import UserError
@@ -70,7 +70,7 @@ def _outcomes(view: dict[str, Any], labels: Sequence[str]) -> Table:
     found = view["experiments"]
     values = [None if one["best"] is None else one["best"]["value"] for one in found]
     table = _table("", labels)
-    _row(table, f"{view['mode']} {one_line(view['metric'])}", [_value(v) for v in values], _first(values, view["mode"]))
+    _row(table, f"{view['mode']} {one_line(view['metric'])}", [_value(v) for v in values], leading(values, view["mode"]))
     _row(table, "of trial", [_of(one) for one in found], [])
     _row(table, "status", [one["status"] for one in found], [])
     if any(one["tags"] for one in found):
@@ -81,14 +81,14 @@ def _outcomes(view: dict[str, Any], labels: Sequence[str]) -> Table:
     _row(table, "done, stopped, failed", [f"{one['done']}, {one['stopped']}, {one['failed']}" for one in found], [])
     least = {"steps": "steps", "wasted_steps": "steps done again", "losses": "losses"}
     for key, title in least.items():
-        _row(table, title, [f"{one[key]:,}" for one in found], _first([one[key] for one in found], "min"))
+        _row(table, title, [f"{one[key]:,}" for one in found], leading([one[key] for one in found], "min"))
     elapsed = [one["ran_s"] for one in found]
-    _row(table, "time", [text.duration(span) for span in elapsed], _first(elapsed, "min"))
+    _row(table, "time", [text.duration(span) for span in elapsed], leading(elapsed, "min"))
     hours = [one["slot_hours"] for one in found]
-    _row(table, "slot-hours", [f"{span:.3g}" for span in hours], _first(hours, "min"))
+    _row(table, "slot-hours", [f"{span:.3g}" for span in hours], leading(hours, "min"))
     if any(one["cost"] is not None for one in found):
         money = [one["cost"] for one in found]
-        least_cost = [] if None in money else _first(money, "min")
+        least_cost = [] if None in money else leading(money, "min")
         _row(table, "cost", ["" if price is None else f"{price:,.2f}" for price in money], least_cost)
     return table
 
@@ -111,21 +111,12 @@ def _budgets(title: str, rows: Sequence[dict[str, Any]], key: str, labels: Seque
     table = _table(f"reached after {title}", labels)
     for row in rows:
         budget = f"{row[key]:,}" if key == "steps" else text.duration(row[key])
-        _row(table, budget, [_value(value) for value in row["values"]], _first(row["values"], mode))
+        _row(table, budget, [_value(value) for value in row["values"]], leading(row["values"], mode))
     return table
 
 
 def _value(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
-
-
-def _first(values: Sequence[float | None], mode: str) -> list[int]:
-    """Places of the best ones; none where all are alike."""
-    there = [value for value in values if value is not None]
-    if not there or (len(there) == len(values) and min(there) == max(there)):
-        return []
-    best = max(there) if mode == "max" else min(there)
-    return [place for place, value in enumerate(values) if value == best]
 
 
 def _row(table: Table, title: str, cells: Sequence[str], best: Sequence[int]) -> None:

@@ -1,16 +1,33 @@
-"""`down`: the end of the S3 server that `up` started."""
+"""`down`: the end of what `up` started."""
 
 from __future__ import annotations
 
-from regrow.cli.options import ServerFolderOption
+from typing import Annotated
+
+import typer
+
+from regrow.cli.options import ServerFolderOption, StateOption
 from regrow.infra.local import s3_server
+from regrow.infra.state.places import Places
 
 
-def down(folder: ServerFolderOption = None) -> None:
-    """End the S3 server that `up` started; its data stays."""
-    place = s3_server.home(folder)
-    server = s3_server.running(place)
-    if server is None or not s3_server.stop(place):
-        print(f"no S3 server of {place} is running")
-        return
-    print(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")
+def down(
+    state: StateOption = None,
+    s3: Annotated[bool, typer.Option("--s3", help="End the S3 server of `regrow up --s3` as well; its data stays")] = False,
+    folder: ServerFolderOption = None,
+) -> None:
+    """End the station of the state root: running experiments save a checkpoint first. State and schedules stay."""
+    from regrow.station import start
+
+    places = Places.at(state)
+    if start.end(places):
+        print(f"the station of {places.root} has ended")
+    elif not s3:
+        print(f"no station runs on {places.root}")
+    if s3:
+        place = s3_server.home(folder)
+        server = s3_server.running(place)
+        if server is None or not s3_server.stop(place):
+            print(f"no S3 server of {place} is running")
+        else:
+            print(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")

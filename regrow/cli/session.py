@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import NoReturn
 
 from regrow.cli import exit_codes
@@ -11,6 +14,9 @@ from regrow.infra.log.reading import replay
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
+
+_OWN_SERVERS = ("RAY_ADDRESS", "PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+"""Whoever names servers of their own for a session means them, and not the station's."""
 
 
 def run_session(
@@ -21,7 +27,6 @@ def run_session(
 
     `spec` None: the specification that is in the log. `trials` None: the total number of trials stays.
     """
-    from regrow.launch import launch
     from regrow.live import Live
     from regrow.live.output import Terminal, only_events
     from regrow.live.text import ending
@@ -30,11 +35,18 @@ def run_session(
         console = Terminal(highlight=False, stderr=as_json)
         store = places.store(name)
         live = Live(console, quiet=quiet, events=events, notes=lambda: notes.read(store))
+        there = None if prefect_port is not None else _station(places, live.announce)
         try:
-            launch(
-                name, spec=spec, places=places, trials=trials, retry_failed=retry_failed, watch=live.watch,
-                prefect_port=prefect_port, announce=live.announce,
-            )
+            if there is None or not there(
+                name, spec=spec, places=places, trials=trials, retry_failed=retry_failed, viewer=live.viewer,
+                announce=live.announce,
+            ):
+                from regrow.launch import launch
+
+                launch(
+                    name, spec=spec, places=places, trials=trials, retry_failed=retry_failed, watch=live.watch,
+                    prefect_port=prefect_port, announce=live.announce,
+                )
         except KeyboardInterrupt:  # or SIGTERM; Typer would end with 130, without a word
             console.print("interrupted before the experiment began; nothing is lost", markup=False)
             sys.exit(exit_codes.ExitCode.INTERRUPTED)
@@ -44,3 +56,18 @@ def run_session(
             for line in ending(history, places):
                 console.print(line, markup=False, soft_wrap=True)
     sys.exit(exit_codes.of_experiment(history))
+
+
+def _station(places: Places, announce: Callable[[str], None]) -> Callable[..., bool] | None:
+    """How a session is run by the station of the state root; None where there is none that could."""
+    from regrow.station import record
+
+    station = record.find(places)
+    if station is None or any(os.environ.get(name) for name in _OWN_SERVERS):
+        return None
+    if not station.same_environment:
+        announce(f"the station runs in another Python environment, {station.prefix}; this session runs without it")
+        return None
+    from regrow.station.client import run_there
+
+    return partial(run_there, station)

@@ -16,6 +16,7 @@ from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.ui import mlflow_ui, runs_page
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.state.places import Places
+from regrow.station import record
 from regrow.tasks.addresses import redacted
 
 
@@ -29,8 +30,17 @@ def ui(
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the pages in a browser")] = True,
 ) -> None:
-    """Serve the Prefect and MLflow pages of the state root until Ctrl-C."""
+    """Open the station's page on the state root; without a station, serve Prefect's and MLflow's pages until Ctrl-C."""
     places = Places.at(state)
+    if (station := record.find(places)) is not None:
+        if name is not None:
+            places.has(name)
+        page = station.page_url + (f"/e/{name}" if name is not None else "")
+        for line in (f"page:    {page}", f"Prefect: {station.prefect_url}", f"MLflow:  {station.mlflow_url}"):
+            print(line)
+        if browser:
+            _open(page)
+        return
     obituary.tell_in_background(places)
     history = replay(places.known(name), name) if name is not None else None
     check(places.mlflow_uri, 5.0)
@@ -50,11 +60,15 @@ def ui(
         console.print(f"MLflow:  {redacted(trials)}", markup=False, soft_wrap=True)
         console.print("Ctrl-C ends both", markup=False)
         if browser:
-            import webbrowser
-
-            webbrowser.open(trials)
-            webbrowser.open(flow)
+            _open(trials, flow)
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         ended.wait()
+
+
+def _open(*pages: str) -> None:
+    import webbrowser
+
+    for page in pages:
+        webbrowser.open(page)

@@ -1,37 +1,70 @@
-"""`up`: an S3 server of one's own, for the state of experiments. `down` ends it."""
+"""`up`: a station for a state root, with an S3 server of one's own where that is wanted."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from regrow.cli.options import ServerFolderOption
+from regrow.cli.options import ServerFolderOption, StateOption
 from regrow.infra.local import s3_server
+from regrow.infra.state.places import Places
+
+_FOREIGN = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""These would come before the file with the server's own."""
 
 
 def up(
+    state: StateOption = None,
+    s3: Annotated[bool, typer.Option("--s3", help="Start an S3 server on this machine as well, for the state")] = False,
+    station: Annotated[bool, typer.Option(help="--no-station: start nothing but the S3 server")] = True,
     folder: ServerFolderOption = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=55_531, help="First of its ports [default: any free ones]", show_default=False)
+        int | None,
+        typer.Option(min=1, max=55_531, help="First port of the S3 server [default: any free ones]", show_default=False),
     ] = None,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until told to end")] = False,
 ) -> None:
-    """Start an S3 server on this machine for the state of experiments, and say how to use it."""
-    place = s3_server.home(folder)
-    server, new = s3_server.start(place, port=port)
+    """Start a station on this machine: Prefect, MLflow, Ray and a worker that stay up, on loopback only.
+
+    With one, schedules run, `regrow run` starts in a moment, and Retry in Prefect's page goes on. `regrow down` ends it.
+    """
     console = Console(highlight=False)
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
+    place = s3_server.home(folder)
+    root = _start_s3(place, port, say, named=folder is not None) if s3 else None
+    if not station:
+        return
+    from regrow.station import start
+
+    places = Places.at(state or root)
+    if foreground:
+        start.stay(places, s3=place if s3 else None)
+        return
+    for line in start.start(places, s3=place if s3 else None):
+        say(f"# {line}" if s3 else line)
+
+
+def _start_s3(place: Path, port: int | None, say: Callable[[str], None], *, named: bool) -> str:
+    """Starts it, says how to use it, and has this process use it; returns the state root in it."""
+    server, new = s3_server.start(place, port=port)
+    root = os.environ.get("REGROW_STATE", "")
+    root = root if root.startswith("s3://") else f"s3://{server.bucket}"
     say(f"# S3 {'serves' if new else 'serves already'} at {server.endpoint}, on loopback only; its data is in {server.folder}")
-    say(f"# end it with: regrow down{f' --dir {shlex.quote(str(place))}' if folder is not None else ''}")
-    for name, value in {**server.environment(), "REGROW_STATE": f"s3://{server.bucket}"}.items():
+    say(f"# end it with: regrow down --s3{f' --dir {shlex.quote(str(place))}' if named else ''}")
+    for name, value in {**server.environment(), "REGROW_STATE": root}.items():
         say(f"export {name}={shlex.quote(value)}")
-    # These would come before the file with the server's own.
-    others = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    if foreign := [name for name in others if name in os.environ]:
+        os.environ[name] = value
+    if foreign := [name for name in _FOREIGN if name in os.environ]:
         say(f"unset {' '.join(foreign)}")
+    for name in foreign:
+        del os.environ[name]
+    return root

@@ -2,5 +2,6 @@
 
 from regrow.search.spec.checks import COMMAND
 from regrow.search.spec.spec import MOST_STEPS, NAME, PER_SESSION, Spec
+from regrow.search.spec.when import When
 
-__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Spec"]
+__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Spec", "When"]

@@ -34,6 +34,9 @@ def check(spec: Spec, *, recorded: bool) -> None:
     _trials(spec, _search(spec))
     _trainable(spec)
     _resources(spec)
+    if spec.when is not None and spec.when.each == "continue" and spec.trials is None:
+        problem, hint = "has nothing to raise: the grid's cells are all trials there are", "write each: new, or give trials"
+        raise SpecError("when.each", "continue", problem, hint)
     if not recorded:
         _something_differs(spec)
 

@@ -26,6 +26,8 @@ _FORMS = {
     "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
     "resources.memory": 'write a number of bytes, or text such as "2GiB"',
     "stall": 'write seconds, or text such as "10min", "90s" or "2h"',
+    "when.every": 'write seconds, or text such as "6h", "10min" or "90s"',
+    "when.settle": 'write seconds, or text such as "1min" or "30s"',
     "env": "write NAME: value, one a line",
 }
 """What to write where a value of more than one form may stand."""

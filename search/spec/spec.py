@@ -58,6 +58,7 @@ from regrow.search.spec.parts import (
     as_warm_start,
 )
 from regrow.search.spec.schema import complete
+from regrow.search.spec.when import When
 
 __all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Named", "Spec"]
 
@@ -101,7 +102,7 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 
 PER_SESSION = (
     "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "price_per_hour", "mlflow", "register",
-    "notify",
+    "notify", "event",
 )
 """Keys that an experiment's next session may have with other values; its state root may be moved and its total raised, too."""
 
@@ -167,6 +168,10 @@ class Spec(Part):
     """The name under which the best trial's model is registered in MLflow, as a new version at the end of a session."""
     notify: Notify | None = None
     """Whom to tell what becomes of it."""
+    when: When | None = None
+    """When it is started by itself: `regrow schedule` makes a schedule of it. None: only by hand."""
+    event: dict[str, Any] | None = None
+    """What started this run; the trainable has it as `trial.event`. The station fills it in."""
     state: str | None = None
     """Root of the durable state; None: $REGROW_STATE, else ./.regrow."""
     env: dict[str, str | None] = Field(default={})
@@ -300,7 +305,7 @@ class Spec(Part):
 
     def identity(self) -> dict[str, Any]:
         """What makes two specifications the same experiment: all but what a session may have otherwise."""
-        return self.model_dump(mode="json", exclude={"state", "trials", *PER_SESSION})
+        return self.model_dump(mode="json", exclude={"state", "trials", "when", *PER_SESSION})
 
     def settings(self) -> dict[str, Any]:
         """What may change from session to session, as plain data."""
@@ -314,5 +319,5 @@ class Spec(Part):
 
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "retries": Retries, "checkpoint": Checkpointing, "stop": Stop,
-    "mlflow": Recording, "report": Reports, "notify": Notify,
+    "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
 }

@@ -72,6 +72,9 @@ def test_a_wheel_holds_every_module_once_and_nothing_else(built: Path, source: P
     assert "regrow/py.typed" in names
     page = {f"regrow/infra/report/page/{name}" for name in ("page.html.j2", "style.css", "page.js")}
     assert page <= set(names), "the report is made of them"
+    assets = [file for part in ("templates", "static") for file in (source / "regrow/page" / part).iterdir()]
+    assert assets
+    assert {str(file.relative_to(source)) for file in assets} <= set(names), "the page of a state root is made of them"
     assert [name for name in names if not name.startswith(("regrow/", "regrow-"))] == []
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -154,6 +157,10 @@ def test_prefect_accepts_the_deployment(prefect: dict[str, str], project: Path) 
     deployment = json.loads(shown)
     assert deployment["parameters"] == {"name": "digits", "spec": "examples/digits.yaml"}
     assert deployment["parameter_openapi_schema"]["required"] == ["name"]
+    run(BIN / "regrow", "schedules", "--resume", "nightly", cwd=project, env=prefect)
+    (nightly,) = map(json.loads, run(BIN / "regrow", "schedules", "--json", cwd=project, env=prefect).splitlines())
+    assert (nightly["name"], nightly["words"], nightly["paused"]) == ("nightly", "0 2 * * * Europe/Zurich", False)
+    assert [at[10:16] for at in nightly["next"]] == ["T02:00"] * 3
 
 
 def test_a_run_of_the_deployment_is_the_experiment(prefect: dict[str, str], project: Path) -> None:

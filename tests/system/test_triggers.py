@@ -23,7 +23,8 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import Event, Resource
 
-from regrow.infra.prefect.server import CLIENT_ENVIRONMENT, PrefectServerHandle, staying
+from regrow.infra.prefect.server import PrefectServerHandle, staying
+from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
 from regrow.infra.state.places import Places
 from regrow.infra.stores.s3 import open_s3
 from regrow.station.triggers.events import EventsTrigger

@@ -107,9 +107,19 @@ def test_the_program_is_told_what_its_trial_is(programs: Programs) -> None:
     """, run=("python", "train.py", "--x", "{x}"))
     assert programs.attempt(office).ended.outcome == "done"
     told = json.loads((programs.folder / "told.json").read_text())
-    assert told["REGROW_RESTORED"] == ""
+    assert (told["REGROW_RESTORED"], told["REGROW_EVENT"]) == ("", "")
     assert (told["REGROW_TRIAL"], told["REGROW_ATTEMPT"], told["REGROW_STEP"], told["REGROW_MAX_STEPS"]) == ("0", "1", "0", "5")
     assert not Path(told["REGROW_SCRATCH"]).exists(), "it is gone afterwards"
+
+
+def test_a_program_finds_what_started_the_run_in_a_file_however_long_it_is(programs: Programs) -> None:
+    event = {"files": [f"s3://bucket/{number:09}.parquet" for number in range(10_000)]}  # more than a variable can hold
+    office = programs.office("""
+        import json, os
+        print(json.dumps({"score": len(json.load(open(os.environ["REGROW_EVENT"]))["files"])}))
+    """, event=event)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert rows(office) == [(1, 10_000.0)]
 
 
 # Checkpoints

@@ -69,6 +69,10 @@ HEAVY_ALLOWED = {
 """The adapters themselves: imported only inside of the functions that need them."""
 
 
+SERVED = {"fastapi", "jinja2", "starlette", "uvicorn"}
+"""What serves pages: of the face, only the room of the page needs it. No command waits for its import."""
+
+
 def layer(module: str) -> str:
     """Which of the parts `regrow.…` belongs to; the face is all that is in none of the four folders."""
     part = module.partition(".")[2].partition(".")[0]
@@ -130,10 +134,17 @@ def broken(module: str, source: str) -> list[str]:
         found += [(node, f"{module} imports {name}, of which it does not know") for name in ours if within(name, apart)]
         if own == "search":
             found += [(node, reason) for reason in impure(node)]
+        if own == "face" and not within(module, ("regrow.page",)):
+            found += [(node, f"the face serves nothing outside of its page ({name})") for name in served(node)]
         if own == "tasks":
             foreign = {name.partition(".")[0] for name in imported(node)} & NOT_IN_TASKS
             found += [(node, f"tasks imports {package}") for package in foreign]
     return [f"{module}:{getattr(node, 'lineno', 0)}: {reason}" for node, reason in found]
+
+
+def served(node: ast.AST) -> set[str]:
+    """What a node imports of the libraries that serve pages."""
+    return {name.partition(".")[0] for name in imported(node)} & SERVED
 
 
 def impure(node: ast.AST) -> Iterator[str]:
@@ -266,6 +277,7 @@ def test_workers_load_nothing_of_prefect() -> None:
         ("regrow.flows.run", "from regrow import Trial", "flows imports face"),
         ("regrow.flows.run", "from .attempts import Attempts", "a relative import"),
         ("regrow.cli.app", "from . import show", "a relative import"),
+        ("regrow.cli.app", "def f():\n    from fastapi import FastAPI", "the face serves nothing outside of its page (fastapi)"),
         *((module, source, f"a private name of another library ({name})") for module, source, name in (
             ("regrow.infra.ray.nodes", "from ray._private import worker", "ray._private:worker"),
             ("regrow.infra.ray.nodes", "def f():\n    import ray.core.generated.autoscaler_pb2", "ray.core.generated.autoscaler_pb2"),

@@ -1,0 +1,74 @@
+"""The experiment's flow run as Prefect has it: taken up again, left to another driver, left as it was paused."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.exceptions import Abort, ObjectNotFound
+from prefect.states import AwaitingRetry, Crashed, Suspended
+
+from regrow.search.events import Status
+
+PAUSE_SECONDS = 10 * 365 * 24 * 3600
+"""How long an experiment that was paused in Prefect may stay so: for good."""
+
+
+class TakenOver(Abort):
+    """The same as Prefect's engine has it, which then says nothing to the server: the flow run is that driver's."""
+
+
+class StaysPaused(Abort):
+    """The session of a flow run that was paused in Prefect has ended, and Prefect knows how: its engine is to say nothing."""
+
+
+def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
+    """The experiment's flow run, ready to run again as its own retry; None if the server does not have it.
+
+    Task runs that its last driver left running are closed: nobody runs them any more.
+    """
+    try:
+        flow_run = client.read_flow_run(flow_run_id)
+    except ObjectNotFound:
+        return None
+    open_states = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
+    left = client.read_task_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
+        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=open_states)),
+    )
+    for task_run in left:
+        client.set_task_run_state(task_run.id, Crashed(message="its driver was lost"), force=True)
+    if flow_run.state is None or not flow_run.state.is_pending():
+        client.set_flow_run_state(flow_run_id, AwaitingRetry(message="goes on from its log"), force=True)
+    return client.read_flow_run(flow_run_id)
+
+
+def over_a_pause(ended: State[None], status: Status) -> State[None]:
+    """The state in which the flow run ends, unless it is paused in Prefect; then that is told here, and StaysPaused raised.
+
+    An experiment that has nothing left to do is over all the same. Another one waits for Resume, for which Prefect wants a
+    deployment; without one it is left as after Ctrl-C, and Retry goes on.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return ended
+    with get_client(sync_client=True) as client:
+        now = client.read_flow_run(context.flow_run.id)
+        if now.state is None or not now.state.is_paused():
+            return ended
+        waits = status == "interrupted" and now.deployment_id is not None
+        # What Prefect's page asks for would be a failure after five minutes.
+        state: State[Any] = Suspended(timeout_seconds=PAUSE_SECONDS) if waits else ended
+        client.set_flow_run_state(now.id, state, force=True)
+    raise StaysPaused("paused in Prefect")

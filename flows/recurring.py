@@ -1,0 +1,201 @@
+"""What a run of a schedule is: which experiment, what it begins with, how many trials; and which older ones go afterwards.
+
+What was decided at the first start of a flow run is kept as its labels, so that a retry goes on with the same experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import FlowRunContext
+
+from regrow.infra.housekeeping.removal import remove
+from regrow.infra.log.log import CorruptLog
+from regrow.infra.log.reading import replay, survey
+from regrow.infra.prefect.deployments import EXPERIMENT
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
+from regrow.infra.state.spec_file import read_spec
+from regrow.search.errors import SpecError
+from regrow.search.history import specification
+from regrow.search.planning.warm import known_from
+from regrow.search.recurrence import before, outdated, run_name, run_seed
+from regrow.search.spec import Spec, When
+from regrow.search.spec.parts import WarmStart
+from regrow.tasks.errors import RegrowError, UserError
+
+TRIALS = "regrow.trials"
+"""The label with the total number of trials that this run raised it to."""
+_LOOKED_AT = 3
+"""How many experiments back one is looked for that has anything to learn from."""
+_RUNS = 50
+"""How many of a schedule's flow runs are asked for the names that they hold already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The experiment of a flow run. `spec` and `trials` as `prepare` takes them; `lines` are for people."""
+
+    name: str
+    spec: Spec | None
+    trials: int | None
+    schedule: str
+    """The schedule's name, which those of its experiments begin with; the experiment's own for a run without one."""
+    when: When | None = None
+    lines: tuple[str, ...] = ()
+
+    def pruned(self, places: Places, say: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Removes the experiments of the schedule that are more than it keeps; their names. Called after the run."""
+        gone: list[str] = []
+        for old in outdated(self.schedule, places.experiments(), None if self.when is None else self.when.keep):
+            if old == self.name or runs(places, old):
+                continue
+            try:
+                remove(places, old, say=say)
+            except RegrowError as error:
+                say(f"{old} could not be removed: {error}")
+            else:
+                gone.append(old)
+        if gone:
+            say(f"removed, as {self.when and self.when.keep} are kept: {', '.join(gone)}")
+        return gone
+
+
+def resolved_here(
+    places: Places, name: str, spec: dict[str, Any] | str | None, trials: int | None, when: dict[str, Any] | None,
+    event: dict[str, Any] | None,
+) -> Resolved:
+    """See `resolved`, for the flow run that this is called in."""
+    if when is None:  # most runs: nothing is asked of the server
+        return _plain(name, _given(name, spec, event), trials)
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise RuntimeError("a run of a schedule is a flow run")
+    with get_client(sync_client=True) as client:
+        return resolved(client, context.flow_run.id, places, name=name, spec=spec, trials=trials, when=when, event=event)
+
+
+def resolved(
+    client: SyncPrefectClient, flow_run_id: UUID, places: Places, *, name: str, spec: dict[str, Any] | str | None,
+    trials: int | None = None, when: dict[str, Any] | None = None, event: dict[str, Any] | None = None,
+) -> Resolved:
+    """The experiment of a flow run, of whose parameters the others are; called again for the same run it is the same one.
+
+    Raises UserError or SpecError for what cannot be run.
+    """
+    given = _given(name, spec, event)
+    if when is None:
+        return _plain(name, given, trials)
+    try:
+        how = When.model_validate(when)
+    except ValueError as error:  # pydantic's is one
+        raise UserError(f"the parameter `when` of the schedule {name!r} is none: {error}") from None
+    flow_run = client.read_flow_run(flow_run_id)
+    if how.each == "continue":
+        return _continued(client, flow_run, places, name, given, trials, how)
+    if given is None:
+        raise UserError(f"the schedule {name!r} has no `spec`: with each: new each run is an experiment of its own")
+    known = flow_run.labels.get(EXPERIMENT)
+    chosen = str(known) if known else run_name(name, _due(flow_run, how), _taken(client, flow_run, places))
+    if not known:
+        client.update_flow_run_labels(flow_run_id, {EXPERIMENT: chosen})
+    if flow_run.name != chosen:
+        client.update_flow_run(flow_run_id, name=chosen)
+    begun = _begun(places, chosen)
+    lines: tuple[str, ...] = ()
+    if begun is not None:  # what it began with is part of what it is
+        starts = list(begun.warm_start)
+    else:
+        starts, lines = _warm(places, given, before(name, chosen, places.experiments()))
+    own = {"name": chosen, "seed": run_seed(given.seed, chosen), "warm_start": [start.model_dump() for start in starts]}
+    spec_of_run = Spec.parse({**given.to_json(), **own})
+    return Resolved(name=chosen, spec=spec_of_run, trials=trials, schedule=name, when=how, lines=lines)
+
+
+def _continued(
+    client: SyncPrefectClient, flow_run: FlowRun, places: Places, name: str, given: Spec | None, trials: int | None, how: When
+) -> Resolved:
+    """The same experiment with the file's number of trials more, once for each flow run."""
+    total = flow_run.labels.get(TRIALS)
+    if total is None:
+        begun = _begun(places, name)
+        more = trials or (given.trials if given is not None else begun.trials if begun is not None else None)
+        if more is None:
+            raise UserError(f"the schedule {name!r} cannot continue: its specification gives no number of `trials`")
+        total = more + _total(places, name)
+        client.update_flow_run_labels(flow_run.id, {EXPERIMENT: name, TRIALS: total})
+    if given is not None and _begun(places, name) is None:
+        given = Spec.parse({**given.to_json(), "trials": total})
+    return Resolved(name=name, spec=given, trials=int(total), schedule=name, when=how)
+
+
+def _plain(name: str, spec: Spec | None, trials: int | None) -> Resolved:
+    return Resolved(name=name, spec=spec, trials=trials, schedule=name)
+
+
+def _given(name: str, spec: dict[str, Any] | str | None, event: dict[str, Any] | None) -> Spec | None:
+    """The specification of a flow run's parameters, None where it goes on with what is there."""
+    parsed = read_spec(Path(spec)) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
+    if parsed is None or (parsed.name == name and event is None):
+        return parsed
+    return Spec.parse({**parsed.to_json(), "name": name, **({} if event is None else {"event": event})})
+
+
+def _due(flow_run: FlowRun, how: When) -> datetime:
+    """When the run is due, in the time zone of its schedule."""
+    try:
+        zone = ZoneInfo(how.timezone or "UTC")
+    except (ZoneInfoNotFoundError, ValueError):
+        raise UserError(f"when.timezone: {how.timezone!r} is no time zone that this machine knows") from None
+    return (flow_run.expected_start_time or flow_run.created or datetime.now(UTC)).astimezone(zone)
+
+
+def _taken(client: SyncPrefectClient, flow_run: FlowRun, places: Places) -> Collection[str]:
+    """Names that another run has: of experiments, and of runs that have not got so far yet."""
+    names = set(places.experiments())
+    if flow_run.deployment_id is not None:
+        own = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[flow_run.deployment_id]))
+        others = client.read_flow_runs(flow_run_filter=own, sort=FlowRunSort.START_TIME_DESC, limit=_RUNS)
+        names |= {str(one.labels[EXPERIMENT]) for one in others if one.id != flow_run.id and EXPERIMENT in one.labels}
+    return names
+
+
+def _begun(places: Places, name: str) -> Spec | None:
+    """The specification of the experiment as its log has it, None where there is none."""
+    found = survey(places.store(name))
+    return None if found.created is None else specification(found.created, found.opened)
+
+
+def _total(places: Places, name: str) -> int:
+    """How many trials the experiment has by now, 0 for a new one."""
+    found = survey(places.store(name))
+    if found.created is None:
+        return 0
+    return max(found.opened.trials if found.opened else 0, specification(found.created, found.opened).total)
+
+
+def _warm(places: Places, spec: Spec, earlier: list[str]) -> tuple[list[WarmStart], tuple[str, ...]]:
+    """What a new experiment begins with: what its file says, and the latest of `earlier` that has anything to say."""
+    own, why = list(spec.warm_start), ""
+    for name in earlier[:_LOOKED_AT]:
+        start = WarmStart(experiment=name)
+        try:
+            found, _ = known_from(replay(places.known(name), name), spec, start, "warm_start")
+        except (SpecError, UserError, CorruptLog) as error:
+            why = why or str(error)
+            continue
+        if found:
+            return [*own, start], ()
+        why = why or "it has no trial in this space"
+    return own, (f"begins anew, not with {earlier[0]}: {why}",) if earlier else ()

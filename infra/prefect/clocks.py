@@ -1,0 +1,88 @@
+"""The times of a schedule, in Prefect's own classes: are they times at all, which are next, how are they told.
+
+Prefect is imported where it is needed: a server may have to be known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import ValidationError
+
+from regrow.search.durations import in_words
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.spec import When
+
+_HINTS = {
+    "cron": 'write minute, hour, day of the month, month, day of the week: "0 2 * * *"',
+    "rrule": 'write a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO;BYHOUR=2;BYMINUTE=0;BYSECOND=0"',
+    "every": 'write seconds, or text such as "6h"',
+}
+
+
+def clock(when: When) -> dict[str, Any] | None:
+    """The times as plain data that Prefect's classes of schedules are made of; None for one that only triggers start.
+
+    Raises SpecError for what Prefect does not take for times, for an unknown time zone, and for times that never come.
+    """
+    zone = _zone(when)
+    if when.cron is not None:
+        made: dict[str, Any] = {"cron": when.cron, "timezone": zone.key}
+    elif when.every is not None:
+        # From a midnight in the zone, not from now: made anew with other options, it stays as it was, and names are short.
+        anchor = datetime(2020, 1, 1, tzinfo=zone)
+        made = {"interval": when.every, "anchor_date": anchor.isoformat(), "timezone": zone.key}
+    elif when.rrule is not None:
+        made = {"rrule": when.rrule, "timezone": zone.key}
+    else:
+        return None
+    key = next(key for key in ("cron", "every", "rrule") if getattr(when, key) is not None)
+    from regrow.infra.prefect.private import next_times
+
+    try:
+        coming = next_times(made, 1)
+    except ValidationError as error:
+        why = str(error.errors(include_url=False)[0]["ctx"].get("error", "")).rpartition(": ")[2].strip('"')
+        why = "" if why == getattr(when, key) else f" ({why})"
+        raise SpecError(f"when.{key}", getattr(when, key), f"says no times{why}", _HINTS[key]) from None
+    if not coming:
+        raise SpecError(f"when.{key}", getattr(when, key), "never comes", _HINTS[key])
+    return made
+
+
+def in_short(clock: Mapping[str, Any]) -> str:
+    """The times in a few words: `0 2 * * * Europe/Zurich`, `every 6 h`."""
+    zone = clock.get("timezone") or "UTC"
+    if "cron" in clock:
+        return f"{clock['cron']} {zone}"
+    if "rrule" in clock:
+        return f"{clock['rrule']} {zone}"
+    interval = clock.get("interval", 0.0)
+    return f"every {in_words(interval.total_seconds() if isinstance(interval, timedelta) else float(interval))}"
+
+
+def triggers_in_short(when: Mapping[str, Any], name: str) -> Iterator[str]:
+    """What else starts the schedule `name`, in a few words each."""
+    if when.get("files"):
+        yield f"on files {when['files']}"
+    if when.get("after"):
+        yield f"after {when['after']}"
+    if when.get("event"):
+        yield f"on event {when['event']}"
+    if when.get("hook"):
+        yield f"on POST /hooks/{name}"
+
+
+def _zone(when: When) -> ZoneInfo:
+    try:
+        return ZoneInfo(when.timezone or "UTC")
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        from zoneinfo import available_timezones
+
+        near = nearest(when.timezone or "", sorted(available_timezones()))
+        hint = near if near.startswith("did") else "write a name of the time zone database, such as Europe/Zurich"
+        raise SpecError("when.timezone", when.timezone, "is no time zone that this machine knows", hint) from None

@@ -1,0 +1,185 @@
+"""`schedule`: has an experiment started by the clock, or by what happens."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regrow.cli.options import StateOption
+from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
+from regrow.tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from regrow.search.spec import Spec, When
+
+_TIMES = ("cron", "every", "rrule")
+_OPTIONS = {"files": "on-files", "event": "on-event"}
+"""Keys of `when` whose option is called otherwise."""
+
+
+class Each(StrEnum):
+    """What each run of a schedule is."""
+
+    NEW = "new"
+    CONTINUE = "continue"
+
+
+class Overlap(StrEnum):
+    """What becomes of a run that is due while one before it still runs."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    REPLACE = "replace"
+
+
+def _option(name: str, told: str, metavar: str | None = None) -> Any:
+    return typer.Option(f"--{name}", metavar=metavar, help=told, show_default=False)
+
+
+def schedule(
+    file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
+    cron: Annotated[str | None, _option("cron", 'At these times: "0 2 * * *" is every night at two', "LINE")] = None,
+    every: Annotated[str | None, _option("every", "At this distance, counted from midnight: 6h, 10min", "SPAN")] = None,
+    rrule: Annotated[str | None, _option("rrule", 'By a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO"', "RULE")] = None,
+    timezone: Annotated[str | None, _option("timezone", "In which times are meant: Europe/Zurich [default: UTC]", "ZONE")] = None,
+    on_files: Annotated[
+        str | None, _option("on-files", "On new files: 'data/*.parquet', 's3://BUCKET/PREFIX/*.parquet'", "PATTERN")
+    ] = None,
+    settle: Annotated[
+        str | None, _option("settle", "How long no further file may have come before that [default: 1min]", "SPAN")
+    ] = None,
+    after: Annotated[str | None, _option("after", "On the end of another experiment", "NAME")] = None,
+    on_event: Annotated[str | None, _option("on-event", "On a Prefect event of this name", "NAME")] = None,
+    hook: Annotated[
+        bool | None, typer.Option("--hook/--no-hook", help="On a request to the station, with a secret", show_default=False)
+    ] = None,
+    each: Annotated[
+        Each | None, _option("each", "Each run a new experiment that learns from the last, or the same with more trials")
+    ] = None,
+    overlap: Annotated[
+        Overlap | None, _option("overlap", "A run that is due while one runs: left out, after it, or in its place")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="How many of the schedule's experiments are kept [default: all]", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Another name than the file's", show_default=False)] = None,
+    state: StateOption = None,
+) -> None:
+    """Have the experiment that FILE describes started by itself: by the clock or by events. Options go before its `when`."""
+    from regrow.infra.state.spec_file import located, read_spec
+
+    given = {
+        "cron": cron, "every": _span(every), "rrule": rrule, "timezone": timezone, "files": _absolute(on_files, Path.cwd()),
+        "settle": _span(settle), "after": after, "event": on_event, "hook": hook, "each": each and each.value,
+        "overlap": overlap and overlap.value, "keep": keep,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    try:
+        spec = read_spec(file)
+        spec = _scheduled(spec, name or spec.name, given, file)
+        _make(spec, Places.at(state or spec.state), file)
+    except SpecError as error:
+        key = error.key.removeprefix("when.")
+        if error.key != key and key in given:
+            raise SpecError(f"--{_OPTIONS.get(key, key)}", error.value, error.problem, error.hint) from None
+        raise error if error.where else located(error, file)  # noqa: B904 - the same error, with its place
+
+
+def _scheduled(spec: Spec, name: str, given: dict[str, Any], file: Path) -> Spec:
+    """The specification with the options in its `when`. Raises UserError where nothing says when."""
+    own = spec.when.to_json() if spec.when is not None else {}
+    if set(given) & set(_TIMES):
+        own = {key: value for key, value in own.items() if key not in _TIMES}
+    own["files"] = _absolute(own.get("files"), file.absolute().parent)
+    when = {key: value for key, value in {**own, **given}.items() if value is not None}
+    spec = type(spec).parse({**spec.to_json(), "name": name, "when": when})
+    if spec.when is None or not spec.when.starts:
+        raise UserError(
+            f"{file} does not say when: give --cron, --every, --rrule, --on-files, --after, --on-event or --hook,"
+            " or write `when:` into the file"
+        )
+    return spec
+
+
+def _make(spec: Spec, places: Places, file: Path) -> None:
+    from regrow.infra.prefect import deployments
+    from regrow.infra.prefect.clocks import clock
+    from regrow.infra.state import hooks
+
+    assert spec.when is not None
+    when = spec.when
+    _check(spec, places)
+    with deployments.at_home(places):
+        times = clock(when)
+    parameters = {
+        "name": spec.name, "spec": str(file.resolve()), "state": places.root,
+        "when": when.model_dump(mode="json", exclude_none=True, exclude=set(_TIMES)),
+    }
+    secret = hooks.make(places.writable(), spec.name) if when.hook else None
+    with deployments.connected(places) as client:
+        from regrow.flows.run import run
+
+        form = run.parameters.model_dump_for_openapi()
+        there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form)
+        made = next(one for one in deployments.listed(client) if one.name == spec.name)
+    print(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
+    print(f"each run: {_runs(when, spec)}")
+    if made.coming:
+        print(f"next: {', '.join(f'{at:%Y-%m-%d %H:%M:%S}' for at in made.coming)} ({when.timezone or 'UTC'})")
+    if secret is not None:
+        print(f"hook: POST /hooks/{spec.name} of the station; its secret is in {secret}")
+    if made.paused:
+        print(f"it is paused; {places.command('schedules', '', f'--resume {spec.name}')}")
+    if missing := _who_runs(places):
+        print(missing)
+
+
+def _check(spec: Spec, places: Places) -> None:
+    """What `regrow run` looks at before it starts anything. Raises SpecError, UserError, UserCodeError."""
+    from regrow.infra.ray.joining import check_room, environment
+    from regrow.infra.state.driver_lock import runs_here
+    from regrow.infra.state.experiments import prepare
+    from regrow.launch import check_search, glance_at
+
+    continued = spec.when is not None and spec.when.each == "continue"
+    if not runs_here(places, spec.name) and (continued or spec.name not in places.experiments()):
+        prepare(places, spec.name, spec, trials=None, code=None)
+    glance_at(spec)
+    check_search(spec)
+    environment(spec)
+    check_room(spec)
+
+
+def _runs(when: When, spec: Spec) -> str:
+    if when.each == "continue":
+        return f"goes on with {spec.name}, {spec.trials} trials more"
+    kept = "" if when.keep is None else f"; {when.keep} are kept"
+    return f"an experiment of its own, {spec.name}-DATE, that learns from the one before{kept}"
+
+
+def _who_runs(places: Places) -> str:
+    """What is missing for it to run, "" if nothing."""
+    from regrow.infra.prefect import home, server
+
+    if server.configured_api_url() is not None:
+        return "your Prefect server has it; a worker of the pool regrow runs it: prefect worker start --pool regrow"
+    return "" if home.stays(places.prefect_home) else f"no station is up: nothing runs until `{places.command('up', '')}`"
+
+
+def _span(text: str | None) -> float | str | None:
+    """Seconds may be written as a number."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def _absolute(pattern: Any, folder: Path) -> Any:
+    """A pattern of files from wherever the station runs."""
+    if not isinstance(pattern, str) or "://" in pattern:
+        return pattern
+    return str(folder / Path(pattern).expanduser())

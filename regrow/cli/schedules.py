@@ -1,0 +1,107 @@
+"""`schedules`: what is started by itself, when next, and how the last runs ended."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regrow.cli.options import JsonOption, StateOption
+from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rich.table import Table
+
+    from regrow.infra.prefect.deployments import Ran, Scheduled
+
+_SHOWN = 3
+"""Runs of a schedule in the table."""
+
+
+def schedules(
+    pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Start no run of it", show_default=False)] = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="Go on with it", show_default=False)] = None,
+    delete: Annotated[
+        str | None, typer.Option("--delete", metavar="NAME", help="Remove it; its experiments stay", show_default=False)
+    ] = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the schedules of the state root: when they run, the next time, how the last runs ended."""
+    from regrow.infra.prefect import deployments
+    from regrow.infra.state import hooks
+
+    if len([name for name in (pause, resume, delete) if name is not None]) > 1:
+        raise UserError("--pause, --resume and --delete are one at a time; keep one of them")
+    places = Places.at(state)
+    with deployments.connected(places) as client:
+        if pause is not None:
+            deployments.pause(client, pause)
+            print(f"{pause} is paused; {places.command('schedules', '', f'--resume {pause}')}")
+        elif resume is not None:
+            deployments.resume(client, resume)
+            print(f"{resume} runs again")
+        elif delete is not None:
+            deployments.delete(client, delete)
+            hooks.forget(places, delete)
+            print(f"{delete} is deleted; its experiments stay")
+        else:
+            _list(deployments.listed(client, places.root), places, as_json=as_json)
+
+
+def _list(found: list[Scheduled], places: Places, *, as_json: bool) -> None:
+    from regrow.cli.console import plain_console
+
+    if as_json:
+        for one in found:
+            print(json.dumps(_plain(one)))
+    elif found:
+        plain_console().print(_table(found))
+    else:
+        print(f"no schedules in {places.root}; make one with `regrow schedule FILE`")
+
+
+def _plain(one: Scheduled) -> dict[str, Any]:
+    parameters = one.parameters
+    return {
+        "name": one.name, "id": str(one.id), "words": one.words, "paused": one.paused, "spec": parameters.get("spec"),
+        "state": parameters.get("state"), "when": parameters.get("when"), "next": [at.isoformat() for at in one.coming],
+        "runs": [
+            {
+                "id": str(ran.id), "experiment": ran.experiment or None, "state": ran.state, "message": ran.message or None,
+                "due": _iso(ran.due), "began": _iso(ran.began), "ended": _iso(ran.ended),
+            }
+            for ran in one.runs
+        ],
+    }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def _table(found: list[Scheduled]) -> Table:
+    """A line for each schedule, with its last run; further runs below it."""
+    from rich.text import Text
+
+    from regrow.cli.tables import plain_table
+
+    table = plain_table("name", "when", "next", "last runs", "outcome")
+    for one in found:
+        following = "paused" if one.paused else f"{one.coming[0]:%Y-%m-%d %H:%M %Z}" if one.coming else ""
+        first, *others = [_outcome(one, ran) for ran in one.runs[:_SHOWN]] or [("", "")]
+        table.add_row(*map(Text, (one.name, one.words, following, *first)))
+        for other in others:
+            table.add_row(*map(Text, ("", "", "", *other)))
+    return table
+
+
+def _outcome(one: Scheduled, ran: Ran) -> tuple[str, str]:
+    """A run by its experiment, or by when it was due; how it stands."""
+    due = "" if ran.due is None else f"{ran.due:%Y-%m-%d %H:%M:%S}"
+    who = ran.experiment if ran.experiment not in ("", one.name) else due
+    return who, f"{ran.state}: {ran.message}" if ran.message else ran.state

@@ -1,0 +1,123 @@
+"""One experiment as its log has it now: the fold that all views are made of, and a few numbers that stay when it is dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.infra.log.log import Segments
+from regrow.infra.views.comparison import Climb
+from regrow.live.board import Board
+from regrow.search.events import decode
+from regrow.search.history import History, cost
+from regrow.search.lifecycle import TrialState
+
+POINTS = 60
+"""Of a spark line."""
+
+STATUSES = ("running", "crashed", "failed", "interrupted", "stopped", "finished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A line of the list of experiments. Times are in seconds since the epoch, `ran` in seconds, `cost` in the currency of the
+    price (None: there is none). `value` None: no trial has a best value; `trouble`: why it cannot be read, "" if it can.
+    """
+
+    name: str
+    status: str
+    goal: str = ""
+    ended: int = 0
+    total: int = 0
+    share: float = 0.0
+    """How much of it is done, from 0 to 1."""
+    best: int | None = None
+    """The trial that has it."""
+    value: float | None = None
+    spark: tuple[tuple[int, float], ...] = ()
+    """(steps of all trials, best value from there on), thinned out."""
+    spent_steps: int = 0
+    survived: int = 0
+    """Attempts that were cut off and whose trial went on."""
+    failed: int = 0
+    hours: float = 0.0
+    """Slot-hours."""
+    cost: float | None = None
+    began: float = 0.0
+    heard: float = 0.0
+    ran: float = 0.0
+    left: float | None = None
+    """Seconds that it will take, as far as that can be told; None where it does not run."""
+    flow_run: str | None = None
+    trouble: str = ""
+
+
+class Fold:
+    """Takes a log in, oldest events first."""
+
+    def __init__(self, name: str) -> None:
+        self.board = Board(name)
+        self.climb = Climb(self.board.history)
+
+    @property
+    def history(self) -> History:
+        """What the log says."""
+        return self.board.history
+
+    def take(self, segments: Segments) -> None:
+        """The next segments. Raises IllegalMove for events that cannot follow, and SpecError."""
+        for _, lines in segments:
+            for event in map(decode, lines):
+                self.board.apply(event)
+                self.climb.applied(event)
+
+    def summary(self, *, alive: bool, now: float) -> Summary:
+        """How it stands; `alive`: somebody runs it."""
+        history, board = self.history, self.board
+        leader = history.leader
+        best = None if leader is None or leader.best is None else leader.best[0]
+        running = history.closed is None and alive
+        spent = cost.of(history, now if running else history.t_last)
+        failed = len(history.by_state[TrialState.FAILED])
+        return Summary(
+            name=history.spec.name, status=status(history, alive=alive),
+            goal=", ".join(f"{metric.mode} {metric.name}" for metric in history.spec.metrics),
+            ended=history.ended, total=history.total, share=board.share(), best=history.best, value=best,
+            spark=self._spark(), spent_steps=board.spent, survived=max(0, board.incidents.count - failed), failed=failed,
+            hours=spent.hours, cost=spent.money, began=history.t_created, heard=history.t_last,
+            ran=history.elapsed(now if running else None), left=board.left_seconds(now) if running and board.began else None,
+            flow_run=history.opened.flow_run if history.opened is not None else None,
+        )
+
+    def _spark(self) -> tuple[tuple[int, float], ...]:
+        climb = self.climb
+        reached = [(at, value) for at, value in zip(climb.steps, climb.value, strict=True) if value is not None]
+        count = len(reached)
+        if count > POINTS:
+            reached = [reached[round(n * (count - 1) / (POINTS - 1))] for n in range(POINTS)]
+        return tuple(reached)
+
+
+def status(history: History, *, alive: bool) -> str:
+    """One of STATUSES: one whose driver went without a word crashed, one that its user interrupted is interrupted."""
+    if history.closed is not None:
+        return history.closed.status
+    return "running" if alive else "crashed"
+
+
+def differing_keys(histories: list[History]) -> list[tuple[str, list[Any]]]:
+    """Keys of the specifications, dotted, in which they are not all alike, with the value of each; None where one has none.
+
+    Names, places and values of environment variables are left out.
+    """
+    own = {"name", "state", "working_dir", "env"}
+    flat = [_flat({key: value for key, value in h.spec.to_json().items() if key not in own}) for h in histories]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    found = [(key, [one.get(key) for one in flat]) for key in keys]
+    return [(key, values) for key, values in found if any(value != values[0] for value in values)]
+
+
+def _flat(value: Any, key: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {key: value}
+    return {name: v for k, below in value.items() for name, v in _flat(below, f"{key}.{k}" if key else k).items()}

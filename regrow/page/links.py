@@ -1,0 +1,31 @@
+"""Where the page leads to beside itself, and what is to run next. Only records live here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """A schedule: its `name`, `when` it runs in words ("at 02:00, Europe/Zurich"), its `next` time (seconds since the epoch;
+    None: it is paused, or waits for an event) and how its `last` run ended ("" before the first).
+    """
+
+    name: str
+    when: str
+    next: float | None = None
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Base addresses of Prefect's and MLflow's pages, None for one that is not served.
+
+    `scheduled` gives the schedules, the next ones first; it is called at most every few seconds, may raise, and None says that
+    there can be none.
+    """
+
+    prefect: str | None = None
+    mlflow: str | None = None
+    scheduled: Callable[[], Sequence[Scheduled]] | None = None

@@ -1,0 +1,171 @@
+"""What `regrow run` and `regrow resume` do where there is a station: they hand the session over, and watch it.
+
+The session is the station's: if this process goes away, or its terminal is closed, it goes on. Ctrl-C and SIGTERM end it as they
+would end one of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.log import full
+from regrow.infra.state.places import Places
+from regrow.live.viewer import Viewer
+from regrow.search.spec import Spec
+from regrow.station.orders import Line, Word, encode_signal, hand_over
+from regrow.station.record import Station
+from regrow.tasks.ports import Unavailable
+
+LOOK_SECONDS = (0.05, 0.5)
+"""Between looks at the log: in a folder, in a bucket."""
+WAIT_SECONDS = 20.0
+"""How long a driver that is still starting is waited for, before the session is run without the station."""
+LEFT_SECONDS = 2.0
+"""How long, after the driver has ended, the rest of its log may take to come."""
+
+
+def run_there(
+    station: Station, name: str, *, spec: Spec | None, places: Places, trials: int | None, retry_failed: bool, viewer: Viewer,
+    announce: Callable[[str], None],
+) -> bool:
+    """Has the station run a session and shows it until it has ended; False if no driver could be had.
+
+    What the session still has to tell MLflow and Prefect by then goes on in the station. Raises what `launch` would raise.
+    """
+    follower = Follower(places.store(name))
+    _skip(follower, viewer)
+    order = {
+        "name": name, "spec": None if spec is None else spec.to_json(), "trials": trials, "retry_failed": retry_failed,
+        "folder": os.getcwd(), "variables": dict(os.environ),
+    }
+    if (driver := _driver(station, order)) is None:
+        return False
+    line, pid = driver
+    said = _Said(line, announce)
+    with _signals(line):
+        announce(f"Prefect: {station.prefect_url}")
+        announce(f"MLflow:  {station.mlflow_url}")
+        whole = _watch(follower, viewer, said, f"{socket.gethostname()}:{pid}:", places)
+    if not whole:
+        announce("the driver on the station was lost; the station goes on by itself, and Ctrl-C ends only this view")
+        _watch_on(follower, viewer, places)
+    return True
+
+
+def _skip(follower: Follower, viewer: Viewer) -> None:
+    """Reads what is there already, which is not told."""
+    viewer.skip(0)
+    with suppress(Vanished):
+        while segments := follower.read():
+            viewer.skip(segments[-1][0])
+            viewer.take(segments)
+            if not full(segments):
+                break
+
+
+def _driver(station: Station, order: dict[str, Any]) -> tuple[Line, int] | None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        if (found := hand_over(station.folder, order)) is not None:
+            return found
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.1)
+
+
+class _Said:
+    """What the driver says, read by a thread."""
+
+    def __init__(self, line: Line, announce: Callable[[str], None]) -> None:
+        self.last: Word | None = None
+        self.over = threading.Event()
+        self._line, self._announce = line, announce
+        threading.Thread(target=self._listen, name="regrow-driver-said", daemon=True).start()
+
+    def _listen(self) -> None:
+        for word in self._line.words():
+            if word.kind == "said":
+                self._announce(word.text)
+            else:
+                self.last = word
+                break
+        self.over.set()
+
+
+def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places: Places) -> bool:
+    """Shows the session of `driver` until it is closed; False if the driver was lost before."""
+    deadline = None
+    with viewer.showing():
+        while True:
+            over, more = said.over.is_set(), _look(follower, viewer)
+            history = viewer.board.history
+            if history.opened is not None and history.opened.driver.startswith(driver) and history.closed is not None:
+                return True
+            if over and not more:
+                if said.last is not None and said.last.kind == "failed":
+                    break
+                deadline = deadline or time.monotonic() + LEFT_SECONDS
+                if time.monotonic() > deadline or said.last is None:
+                    return said.last is not None  # nothing was left to do, if it said that it has ended
+            if not more:
+                _wait(said.over, LOOK_SECONDS[places.remote])
+    if said.last.error == "interrupted":
+        raise KeyboardInterrupt
+    said.last.raise_it()
+    return True
+
+
+def _watch_on(follower: Follower, viewer: Viewer, places: Places) -> None:
+    """Shows what another driver of the station makes of it, until that has ended. Ctrl-C ends only the watching."""
+    seen = viewer.board.history.opened
+    with viewer.showing():
+        while True:
+            more = _look(follower, viewer)
+            history = viewer.board.history
+            if history.opened is not seen and history.closed is not None:
+                return
+            if not more:
+                time.sleep(LOOK_SECONDS[places.remote])
+
+
+def _look(follower: Follower, viewer: Viewer) -> bool:
+    """Shows what is new in the log; whether there is more at once."""
+    try:
+        segments = follower.read()
+    except Unavailable:
+        return False
+    if segments:
+        viewer.take(segments)
+    viewer.progress()
+    return full(segments)
+
+
+def _wait(over: threading.Event, seconds: float) -> None:
+    if over.is_set():
+        time.sleep(seconds)
+    else:
+        over.wait(seconds)
+
+
+@contextmanager
+def _signals(line: Line) -> Iterator[None]:
+    """Hands the signals that end a session on to the driver."""
+
+    def hand_on(number: int, _: Any) -> None:
+        with suppress(OSError):
+            line.send(encode_signal(number))
+
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,79 @@
+"""Flow runs whose driver was lost: two automations of Prefect's have them run again, though not for ever."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.states import Cancelling, Failed
+
+HEARTBEAT_SECONDS = 30
+"""Between two heartbeats of a driver."""
+SILENT_SECONDS = 100
+"""A driver that was not heard of for so long is lost."""
+PER_DAY = 3
+"""How often a flow run is retried by itself in 24 hours, where its schedule does not say."""
+SILENT = "its driver was not heard of any more"
+AGAIN = "goes on by itself after its driver was lost"
+_OURS = {"prefect.resource.role": "flow", "prefect.resource.name": "regrow"}
+_ENDS = (
+    "Completed", "Failed", "Crashed", "Cancelled", "Cancelling", "Paused", "Suspended", "AwaitingRetry", "Interrupted", "Stopped",
+)
+
+
+def automations() -> list[AutomationCore]:
+    """What a station installs, by names that people find in Prefect's page."""
+    runs = {"prefect.resource.id": "prefect.flow-run.*"}
+    return [
+        AutomationCore(
+            name="regrow: a run whose driver was lost goes on",
+            description="A crashed run of an experiment is scheduled again; the station's worker goes on from the log.",
+            trigger=EventTrigger(
+                expect={"prefect.flow-run.Crashed"}, match=runs, match_related=_OURS, posture=Posture.Reactive, threshold=1,  # type: ignore[arg-type]  # pydantic makes it of a dict
+                within=timedelta(0),
+            ),
+            actions=[ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message=AGAIN, force=True)],
+        ),
+        AutomationCore(
+            name="regrow: a run that is not heard of any more has crashed",
+            description=f"A driver says every {HEARTBEAT_SECONDS} s that it lives; its machine may be gone.",
+            trigger=EventTrigger(
+                after={"prefect.flow-run.heartbeat"}, match=runs, match_related=_OURS, for_each={"prefect.resource.id"},  # type: ignore[arg-type]
+                expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{state}" for state in _ENDS)},
+                posture=Posture.Proactive, threshold=1, within=timedelta(seconds=SILENT_SECONDS),
+            ),
+            actions=[ChangeFlowRunState(state=StateType.CRASHED, name=None, message=SILENT, force=False)],
+        ),
+    ]
+
+
+def ensure(client: SyncPrefectClient) -> None:
+    """Installs the automations that are not there; one that a person switched off stays off."""
+    for automation in automations():
+        if not client.read_automations_by_name(automation.name):
+            client.create_automation(automation)
+
+
+def given_up(client: SyncPrefectClient, run: FlowRun) -> bool:
+    """Whether a flow run that is about to go on by itself did so too often; then it is ended as failed."""
+    if run.state is None or run.state.message != AGAIN:
+        return False
+    when = run.parameters.get("when") or {}
+    most = int(when.get("retries_per_day", PER_DAY))
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    states = client.read_flow_run_states(run.id)
+    count = sum(state.message == AGAIN and state.timestamp > yesterday for state in states)
+    if count <= most:
+        return False
+    why = f"its driver was lost {count} times in 24 hours; `regrow resume` or Retry goes on"
+    client.set_flow_run_state(run.id, Failed(message=why), force=True)
+    return True
+
+
+def cancel(client: SyncPrefectClient, run_id: UUID, why: str) -> None:
+    """Asks the driver of a flow run to stop."""
+    client.set_flow_run_state(run_id, Cancelling(message=why), force=True)

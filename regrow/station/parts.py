@@ -1,0 +1,99 @@
+"""What a station is made of: the command, the environment and the readiness of each part."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from regrow.infra.mlflow.ui import server_command
+from regrow.infra.state.places import Places
+from regrow.station import keeper, record
+
+NO_KEEPER = "REGROW_STATION_NO_KEEPER"
+"""Set where something else, such as systemd, starts the supervisor again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A process of the station. `ready`: whether it serves; `after`: the parts that must be ready before it is started."""
+
+    name: str
+    command: list[str]
+    environment: Mapping[str, str]
+    ready: Callable[[], bool]
+    after: tuple[str, ...] = ()
+
+
+def ports(folder: Path) -> dict[str, int]:
+    """The ports of the pages: those of last time where they are free."""
+    known = record.read(folder / "ports.json")
+    found = {name: _free(known.get(name, 0)) for name in ("mlflow", "page")}
+    record.write(folder / "ports.json", found)
+    return found
+
+
+def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, int], links: Mapping[str, str]) -> list[Part]:
+    """All parts but the Prefect server. `environment`: of all of them; `links`: what the page is told of the others."""
+    folder = record.folder_of(places)
+    base = {**os.environ, **environment}
+    found = []
+    if not os.environ.get("RAY_ADDRESS"):
+        found.append(
+            Part(name="ray", command=_module("head", str(folder)), environment=base, ready=(folder / "ray.json").exists)
+        )
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        command, own = server_command(places.mlflow_uri, places.mlflow_artifacts, port=numbers["mlflow"])
+        found.append(
+            Part(name="mlflow", command=command, environment={**base, **own}, ready=_answers(f"http://127.0.0.1:{numbers['mlflow']}/health"))
+        )
+    again = _module("supervisor", "--state", places.root)
+    keep = [sys.executable, "-I", "-S", keeper.__file__, str(folder / "station.lock"), *again]
+    worker = _module("worker", "--state", places.root)
+    first = ("ray",) if found and found[0].name == "ray" else ()
+    found.append(
+        Part(name="worker", command=worker, environment=base, ready=lambda: any(record.drivers(folder, idle=True)), after=first)
+    )
+    shown = {"REGROW_PAGE_PREFECT": links["prefect"], "REGROW_PAGE_MLFLOW": links["mlflow"]}
+    page = [sys.executable, "-P", "-m", "regrow.page", "--state", places.root, "--port", str(numbers["page"])]
+    found.append(
+        Part(name="page", command=page, environment={**base, **shown}, ready=_answers(f"http://127.0.0.1:{numbers['page']}/health"))
+    )
+    found.append(Part(name="triggers", command=_module("triggers", "--state", places.root), environment=base, ready=_always))
+    if not os.environ.get(NO_KEEPER):
+        found.append(Part(name="keeper", command=keep, environment=dict(os.environ), ready=_always))
+    return found
+
+
+def _always() -> bool:
+    return True
+
+
+def _module(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", f"regrow.station.{name}", *arguments]
+
+
+def _answers(url: str) -> Callable[[], bool]:
+    def asked() -> bool:
+        try:
+            with urllib.request.urlopen(url, timeout=1.0):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    return asked
+
+
+def _free(last: int) -> int:
+    for port in (last, 0):
+        try:
+            with socket.create_server(("127.0.0.1", port)) as probe:
+                return int(probe.getsockname()[1])
+        except OSError:
+            continue
+    raise OSError("there is no free port")

@@ -1,0 +1,100 @@
+"""Finding the station of a state root, and what lies in its folder.
+
+<services>/station/   station.lock   held by the supervisor until it ends, however it ends
+                      station.json   who it is and where its pages are
+                      parts.json     what runs, since when, how often it was started again
+                      ports.json     the ports of its pages, which stay the same
+                      ray.json       address and token of the Ray head; only for its owner
+                      drivers/       one file a driver, held by it; only for its owner
+                      logs/          what each part printed
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from regrow.infra.machine import locks
+from regrow.infra.machine.processes import is_running
+from regrow.infra.state.places import Places
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """A station that runs. `since`: seconds since the epoch. `prefix` and `version` are of the Python environment it runs in."""
+
+    folder: Path
+    pid: int
+    since: float
+    prefix: str
+    version: str
+    prefect_api: str
+    prefect_url: str
+    mlflow_url: str
+    page_url: str
+    s3: str | None = None
+    """The folder of the S3 server that it started, None if it started none."""
+
+    @property
+    def same_environment(self) -> bool:
+        """Whether its drivers have the packages of this process: a run in another virtual environment cannot be theirs."""
+        return self.prefix == sys.prefix and self.version == version("regrow")
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """What runs, by name: `pid`, `since` (seconds since the epoch), `restarts`, `state` (starting, running or waiting)."""
+        return read(self.folder / "parts.json")
+
+    def write(self) -> None:
+        """Makes it known."""
+        record = {name: value for name, value in asdict(self).items() if name != "folder"}
+        write(self.folder / "station.json", record)
+
+
+def folder_of(places: Places) -> Path:
+    """The folder of the station of a state root, whether there is one or not."""
+    return places.services / "station"
+
+
+def find(places: Places) -> Station | None:
+    """The station of a state root; None if none runs, or its first start is not that far yet."""
+    folder = folder_of(places)
+    if not locks.is_held(folder / "station.lock"):
+        return None
+    record = read(folder / "station.json")
+    return Station(folder=folder, **record) if record else None
+
+
+def drivers(folder: Path, *, idle: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The drivers that wait for an order, or those that carry one out: process and record, the oldest first."""
+    files = sorted((folder / "drivers").glob("*.json"), key=lambda file: int(file.stem))
+    for file in files:
+        if locks.is_held(file):
+            record = read(file)
+            if record and bool(record.get("idle")) == idle:
+                yield int(file.stem), record
+        elif not is_running(int(file.stem)):
+            file.unlink(missing_ok=True)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A record; empty where there is none, or none that can be read."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def write(file: Path, record: Mapping[str, Any]) -> None:
+    """Writes a record, whole or not at all, for its owner alone."""
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as into:
+        json.dump(record, into)
+    partial.replace(file)
+

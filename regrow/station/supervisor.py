@@ -1,0 +1,204 @@
+"""The process that is the station: it starts the parts, starts each again that ends, and ends them in order.
+
+    python -m regrow.station.supervisor --state ROOT
+
+Each part holds a lock of its own from its start to its end, however that comes. So a supervisor that is started again, after
+it was killed, finds the parts that still run and looks after them; a small keeper starts it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from regrow.infra.local import s3_server
+from regrow.infra.machine import locks
+from regrow.infra.machine.processes import is_running
+from regrow.infra.prefect import server as prefect_server
+from regrow.infra.state.places import Places
+from regrow.station import record
+from regrow.station.parts import Part, parts, ports
+from regrow.station.record import Station
+from regrow.tasks.errors import UserError
+
+S3 = "REGROW_STATION_S3"
+"""The folder of the S3 server that ends with the station."""
+LOOK_SECONDS = 0.25
+PATIENCE_SECONDS = (0.5, 30.0)
+"""Before a part that ended is started again: at first, and at most, where it ends again and again."""
+STEADY_SECONDS = 60.0
+"""A part that ran for so long is started again at once."""
+GRACE_SECONDS = {"worker": 60.0}
+"""How long parts may take to end: the worker's drivers save checkpoints. Others get 5 s."""
+LOG_BYTES = 20_000_000
+"""A log that is longer is put aside when its part starts, and replaces the one that was put aside before."""
+
+
+@dataclass
+class Running:
+    """A part under the supervisor's eyes."""
+
+    part: Part
+    folder: Path
+    child: subprocess.Popen[bytes] | None = None
+    pid: int = 0
+    since: float = 0.0
+    restarts: int = -1
+    due: float = 0.0
+    """Monotonic seconds before which it is not started again."""
+    patience: float = PATIENCE_SECONDS[0]
+    steady: bool = field(default=False)
+    """Whether it was ready since its start."""
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / f"{self.part.name}.lock"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its first process runs; what that has started may still hold the lock when it does not."""
+        if self.child is not None:
+            self.child.poll()
+        return self.pid > 0 and is_running(self.pid) and locks.is_held(self.lock)
+
+    def adopt(self, known: Mapping[str, object]) -> None:
+        """Looks after a process that a supervisor before this one started."""
+        if isinstance(known.get("pid"), int):
+            self.pid, self.since = int(str(known["pid"])), float(str(known["since"]))
+            self.restarts = int(str(known["restarts"]))
+            if not self.alive:
+                self.pid = 0
+
+    def start(self) -> None:
+        """Starts the process, which inherits the lock."""
+        log = self.folder / "logs" / f"{self.part.name}.log"
+        with suppress(FileNotFoundError):
+            if log.stat().st_size > LOG_BYTES:
+                log.replace(log.with_suffix(".log.1"))
+        lock = locks.take(self.lock)
+        if lock is None:
+            return
+        with lock, log.open("ab") as into:
+            self.child = subprocess.Popen(
+                self.part.command, env=dict(self.part.environment), cwd=self.folder, pass_fds=(lock.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=into, stderr=into, start_new_session=True,
+            )
+        self.pid, self.since, self.steady = self.child.pid, time.time(), False
+        self.restarts += 1
+
+    def ended(self) -> None:
+        """It is not there any more: says when it may be started again."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # what is left of it would be in the way of the next
+        ran = time.time() - self.since
+        self.patience = PATIENCE_SECONDS[0] if ran > STEADY_SECONDS else min(self.patience * 2, PATIENCE_SECONDS[1])
+        self.due, self.pid = time.monotonic() + self.patience, 0
+
+    def end(self) -> None:
+        """Ends it, by SIGTERM and, after a while, by SIGKILL with all that it started; returns when it is gone."""
+        for number, seconds in ((signal.SIGTERM, GRACE_SECONDS.get(self.part.name, 5.0)), (signal.SIGKILL, 10.0)):
+            if not self.alive:
+                break
+            with suppress(ProcessLookupError, PermissionError):
+                (os.kill if number == signal.SIGTERM else os.killpg)(self.pid, number)
+            deadline = time.monotonic() + seconds
+            while self.alive and time.monotonic() < deadline:
+                time.sleep(0.05)
+        if self.child is not None:
+            self.child.poll()
+
+
+class Supervisor:
+    """Looks after the parts until it is told to end."""
+
+    def __init__(self, places: Places) -> None:
+        self._places, self._folder = places, record.folder_of(places)
+        self._ended = threading.Event()
+        self._running: list[Running] = []
+
+    def run(self) -> None:
+        """Returns once it was told to end and everything has ended. Raises UserError if the state root has a station."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ended.set())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        (self._folder / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self._folder / "drivers").mkdir(exist_ok=True, mode=0o700)
+        lock = locks.take(self._folder / "station.lock", wait=2.0)
+        if lock is None:
+            raise UserError(f"a station runs on {self._places.root} already; `regrow status` tells of it")
+        with ExitStack() as stack:
+            stack.enter_context(lock)
+            handle = stack.enter_context(_prefect(self._places))
+            server = handle.server
+            numbers = ports(self._folder)
+            pages = {name: f"http://127.0.0.1:{port}" for name, port in numbers.items()}
+            pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
+            known = record.read(self._folder / "parts.json")
+            for part in parts(self._places, server.environment(), numbers, {**pages, "prefect": server.ui_url}):
+                self._running.append(Running(part, self._folder))
+                self._running[-1].adopt(known.get(part.name, {}))
+            Station(
+                folder=self._folder, pid=os.getpid(), since=time.time(), prefix=sys.prefix, version=version("regrow"),
+                prefect_api=server.api_url, prefect_url=server.ui_url, mlflow_url=pages["mlflow"], page_url=pages["page"],
+                s3=os.environ.get(S3),
+            ).write()
+            try:
+                self._look_after()
+            finally:
+                for running in reversed(self._running):
+                    running.end()
+                for name in ("station.json", "parts.json", "ray.json"):
+                    (self._folder / name).unlink(missing_ok=True)
+        if place := os.environ.get(S3):
+            s3_server.stop(Path(place))
+
+    def _look_after(self) -> None:
+        told: Mapping[str, object] = {}
+        while not self._ended.wait(LOOK_SECONDS):
+            for running in self._running:
+                self._see_to(running)
+            if (now := {one.part.name: _told(one) for one in self._running}) != told:
+                record.write(self._folder / "parts.json", now)
+                told = now
+
+    def _see_to(self, running: Running) -> None:
+        if running.alive:
+            running.steady = running.steady or running.part.ready()
+        elif running.pid:
+            running.ended()
+        elif time.monotonic() >= running.due and self._are_ready(running.part.after):
+            running.start()
+
+    def _are_ready(self, names: tuple[str, ...]) -> bool:
+        return all(one.alive and one.part.ready() for one in self._running if one.part.name in names)
+
+
+def _told(running: Running) -> dict[str, object]:
+    state = "waiting" if not running.pid else "running" if running.steady else "starting"
+    return {"pid": running.pid, "since": running.since, "restarts": max(0, running.restarts), "state": state}
+
+
+def _prefect(places: Places) -> AbstractContextManager[prefect_server.PrefectServerHandle]:
+    return prefect_server.staying(places.prefect_home)
+
+
+def main() -> None:
+    """Runs the station of a state root."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--state", required=True)
+    options = arguments.parse_args()
+    Supervisor(Places.at(options.state).writable()).run()
+
+
+if __name__ == "__main__":
+    main()

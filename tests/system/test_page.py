@@ -1,0 +1,188 @@
+"""The page of all experiments as its reader has it: served by a process of its own, looked at in Chromium."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from regrow.infra.log.log import Log
+from regrow.infra.state.driver_lock import driving
+from regrow.infra.state.places import Places
+from regrow.search.events import AnyEvent, Reported, encode
+from tests.system.browser import SCREENSHOTS
+from tests.system.browser import chromium as installed
+from tests.unit.figured import ASHA, AWAY, failed, run
+from tests.unit.paged import logged, unclosed
+
+NASTY = "</script><script>window.hurt=1</script><img src=x onerror=window.hurt=1>"
+DRAWN = "#figures:not(:has(.plot:not([data-drawn])))"
+MANY = 10_000
+
+
+@dataclass
+class Served:
+    """A page that is served, and an experiment that somebody runs meanwhile: what it has said, and what it is about to say."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Log
+    rest: Sequence[AnyEvent]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("state")
+    now = time.time()
+
+    def recent(events: Sequence[AnyEvent], ago: float) -> list[AnyEvent]:
+        """The same a while ago: simulated time begins with 0."""
+        shift = now - ago - events[-1].t
+        return [_moved(event, shift) for event in events]
+
+    rich = run(schedule=ASHA, trials=60, workers=4, machines=(*AWAY, *AWAY), checkpoint={"every_steps": 2}, price_per_hour=3.0)
+    logged(root, "digits", recent(rich.events, 3600))
+    logged(root, "digits-tpe", recent(run(schedule=ASHA, trials=60, search="tpe", max_steps=27, price_per_hour=3.0).events, 86400))
+    logged(root, "nasty", recent(failed(2, message=f"ValueError: {NASTY}"), 600))
+    logged(root, "many", recent(run(schedule=ASHA, trials=MANY, workers=8).events, 7200))
+    live = recent(unclosed(run(trials=200).events), 0)
+    half = len(live) // 3
+    log = logged(root, "live", live[:half])
+    command = [sys.executable, "-m", "regrow.page", "--state", str(root), "--port", "0"]
+    environment = {**os.environ, "REGROW_PAGE_PREFECT": "http://127.0.0.1:4200"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        with driving(Places(root=str(root)), "live"):
+            yield Served(url=process.stdout.readline().strip(), process=process, log=log, rest=live[half:])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _moved(event: AnyEvent, shift: float) -> AnyEvent:
+    if isinstance(event, Reported):
+        event = msgspec.structs.replace(event, rows=[msgspec.structs.replace(row, t=row.t + shift) for row in event.rows])
+    return msgspec.structs.replace(event, t=event.t + shift)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with installed() as browser:
+        yield browser
+
+
+class Looking:
+    """A window on the page, and what went wrong in it."""
+
+    def __init__(self, browser: Browser, *, width: int = 1500, scheme: Any = "light", **given: Any) -> None:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **given)
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(60_000)
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda line: self.wrong.append(line.text) if line.type in ("error", "warning") else None)
+
+    def keep(self, name: str) -> None:
+        """A picture of the whole page, for people."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"page-{name}.png", full_page=True)
+
+
+def test_what_comes_in_is_seen_without_a_reload_and_a_click_leads_to_the_trials(served: Served, chromium: Browser) -> None:
+    looking = Looking(chromium)
+    page = looking.page
+    page.goto(served.url)
+    expect(page.locator("#list")).not_to_contain_text("Still being read", timeout=60_000)
+    rows = page.locator("#list tbody th a[href^='/e/']")
+    expect(rows.first).to_have_text("live")
+    expect(rows).to_have_count(5)
+    page.locator("input[value=digits]").check()
+    page.locator("input[value=digits-tpe]").check()
+    before = page.locator("tr.is-running .quiet").first.inner_text()
+    served.log.append([encode(event) for event in served.rest])
+    expect(page.locator("tr.is-running .quiet").first).not_to_have_text(before, timeout=30_000)
+    expect(page.locator("input[value=digits]"), "what was ticked stays so").to_be_checked()
+    looking.keep("index-light")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("svg.chart")).to_have_count(3)
+    looking.keep("compare-light")
+    page.goto(served.url)
+    page.get_by_role("link", name="digits", exact=True).click()
+    expect(page.locator("#trials tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="trial", exact=True).click()
+    expect(page.locator("#trials tbody th").first).to_have_text("0")
+    for place in page.locator(".plot").all():
+        place.scroll_into_view_if_needed()
+    page.wait_for_selector(DRAWN, state="attached")
+    looking.keep("experiment-light")
+    page.locator("#trials tbody th a").nth(3).click()
+    expect(page.locator("h1")).to_contain_text("Trial 3")
+    assert [url for url in looking.asked if not url.startswith((served.url, "data:", "blob:"))] == []
+    assert looking.wrong == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1500, "dark"), (400, "light")])
+def test_it_is_dark_where_that_is_wanted_and_fits_a_narrow_window(served: Served, chromium: Browser, width: int, scheme: str) -> None:
+    looking = Looking(chromium, width=width, scheme=scheme)
+    for name, path in (("index", "/"), ("experiment", "/e/digits"), ("compare", "/compare?e=digits&e=digits-tpe")):
+        looking.page.goto(served.url + path)
+        if name == "experiment":
+            for place in looking.page.locator(".plot").all():
+                place.scroll_into_view_if_needed()
+            looking.page.wait_for_selector(DRAWN, state="attached")
+        ground = looking.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", ground)[:3])) < 60) == (scheme == "dark")
+        assert looking.page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is to be scrolled sideways"
+        looking.keep(f"{name}-{scheme}-{width}")
+    assert looking.wrong == []
+
+
+def test_what_users_wrote_does_nothing_and_nothing_needs_a_script(served: Served, chromium: Browser) -> None:
+    for scripts in (True, False):
+        looking = Looking(chromium, java_script_enabled=scripts)
+        for path in ("/e/nasty", "/e/nasty/t/1", "/compare?e=nasty&e=digits"):
+            looking.page.goto(served.url + path)
+            if scripts:
+                assert looking.page.evaluate("window.hurt") is None
+        looking.page.goto(f"{served.url}/e/nasty/t/1")
+        expect(looking.page.locator("#attempts")).to_contain_text(NASTY)
+        looking.page.goto(served.url)
+        looking.page.get_by_role("link", name="digits", exact=True).click()
+        expect(looking.page.locator("#trials tbody tr")).to_have_count(50)
+        assert looking.wrong == []
+
+
+def test_ten_thousand_trials_stay_quick_and_small(served: Served) -> None:
+    with httpx.Client(base_url=served.url, timeout=120) as client:
+        while "Still being read" in client.get("/").text:
+            pass
+        for path, limit in (("/", 0.3), ("/e/many", 0.3), ("/e/many?sort=number&page=150", 0.3)):
+            client.get(path)
+            took = []
+            for _ in range(5):
+                answer = client.get(path)
+                took.append(answer.elapsed.total_seconds())
+                assert (answer.status_code, len(answer.content) < 300_000) == (200, True), (path, len(answer.content))
+            assert min(took) < limit, (path, took)
+        assert f"of {MANY:,}" in client.get("/e/many").text
+
+
+def test_it_ends_soon_after_sigterm(served: Served) -> None:
+    served.process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    served.process.wait(timeout=30)
+    assert time.monotonic() - began < 5

@@ -1,0 +1,210 @@
+"""A station: sessions are handed over to it, it survives the loss of each of its parts, and nothing of it is left at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+
+from regrow.infra.state.places import Places
+from regrow.station import record
+from regrow.station.record import Station
+from tests.system.conftest import Desk, await_no_process, desk_in
+
+T = TypeVar("T")
+SAYS = """
+import os
+from pathlib import Path
+
+
+def train(trial):
+    for step in trial.steps():
+        print("WISH", os.environ.get("WISH"), os.environ.get("MISSED"), os.getcwd(), Path("here.txt").read_text())
+        trial.report({"score": trial.config["x"]})
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A desk with a station, which all tests of this module share; ended by them one after the other they would take minutes."""
+    with desk_in(tmp_path_factory.mktemp("station")) as found:
+        found.run("up")
+        yield found
+        found.run("down")
+        assert await_no_process(found.folder) == []
+
+
+@pytest.fixture
+def station(desk: Desk) -> Station:
+    return the_station(desk)
+
+
+def the_station(desk: Desk) -> Station:
+    return wait_for(lambda: record.find(Places.at(str(desk.folder / ".regrow"))), "no station")
+
+
+def wait_for(found: Callable[[], T | None], what: str, seconds: float = 90.0) -> T:
+    """What `found` gives once that is something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (value := found()) is not None and value is not False:
+            return value
+        time.sleep(0.1)
+    raise AssertionError(what)
+
+
+def parts(desk: Desk) -> dict[str, dict[str, Any]]:
+    status = json.loads(desk.run("status", "--json").stdout)
+    return {part["name"]: part for part in status["parts"]}
+
+
+def driver_of(desk: Desk, name: str) -> int:
+    """The process of the station that runs an experiment."""
+    folder = desk.folder / ".regrow" / ".services" / "station"
+    found = wait_for(
+        lambda: [pid for pid, known in record.drivers(folder, idle=False) if known["name"] == name], f"nobody runs {name}"
+    )
+    return found[0]
+
+
+def flow_run(desk: Desk, name: str) -> dict[str, Any]:
+    api = the_station(desk).prefect_api
+    return dict(httpx.post(f"{api}/flow_runs/filter", json={"flow_runs": {"name": {"any_": [name]}}}).json()[0])
+
+
+def set_state(desk: Desk, experiment: str, **state: Any) -> None:
+    """What Prefect's page sends when a button is pressed."""
+    run = flow_run(desk, experiment)
+    answer = httpx.post(f"{the_station(desk).prefect_api}/flow_runs/{run['id']}/set_state", json={"state": state, "force": True})
+    assert answer.json()["status"] == "ACCEPT"
+
+
+def await_end(desk: Desk, name: str, status: str = "finished") -> dict[str, Any]:
+    def ended() -> dict[str, Any] | None:
+        view = desk.show(name)
+        return view if view["status"] == status else None
+
+    return wait_for(ended, f"{name} does not end as {status}")
+
+
+def test_run_hands_its_session_over_and_shows_it(desk: Desk) -> None:
+    done = desk.run("run", desk.write("handed"))
+    assert "handed finished: 4 of 4 trials (4 done)" in done.stdout
+    assert done.stdout.count("Prefect:") == 1
+    assert desk.run("verify", "handed").returncode == 0
+    # What Prefect is told comes after the prompt.
+    wait_for(lambda: flow_run(desk, "handed")["state"]["type"] == "COMPLETED", "Prefect was not told")
+
+
+def test_trials_find_the_folder_and_the_variables_of_the_terminal(desk: Desk) -> None:
+    file = desk.write("typed", train=SAYS, trials=1, max_steps=1)
+    (desk.folder / "here.txt").write_text("found")
+    desk.run("run", file, WISH="42")
+    assert f"WISH 42 None {desk.folder} found" in desk.run("logs", "typed", "0").stdout
+    desk.run("resume", "typed", "--trials", "2", MISSED="7")
+    assert f"WISH None 7 {desk.folder} found" in desk.run("logs", "typed", "1").stdout
+
+
+def test_mistakes_are_told_as_without_a_station(desk: Desk) -> None:
+    file = desk.write("mistaken", train="def other(trial): ...")
+    assert "work.py has no" in desk.run("run", file, expect=2).stderr
+    file = desk.write("mistaken", train="import nothing_of_this_name")
+    told = desk.run("run", file, expect=2).stderr
+    assert "ModuleNotFoundError" in told.splitlines()[-2]
+    assert told.splitlines()[-1].startswith("regrow: trainable:")
+    assert "there is no experiment" in desk.run("resume", "nobody", expect=2).stderr
+
+
+def test_ctrl_c_ends_the_session_and_resume_goes_on(desk: Desk) -> None:
+    running = desk.start("run", desk.write("stopped", seconds=0.3, max_steps=30, trials=2))
+    desk.await_events("stopped", "saved", 2, running)
+    os.kill(running.pid, signal.SIGINT)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 3, said
+    assert "go on with: regrow resume stopped" in said
+    # The driver may still be telling Prefect when the prompt is there.
+    wait_for(lambda: flow_run(desk, "stopped")["state"]["name"] == "Interrupted", "Prefect was not told")
+    assert "2 done" in desk.run("resume", "stopped").stdout
+    assert {point["attempt"] for point in desk.points("stopped")} == {1, 2}
+
+
+def test_a_session_goes_on_when_its_terminal_is_gone(desk: Desk) -> None:
+    running = desk.start("run", desk.write("left", seconds=0.2, max_steps=20, trials=2))
+    desk.await_events("left", "saved", 2, running)
+    running.kill()
+    running.communicate()
+    assert await_end(desk, "left")["trials"]["done"] == 2
+
+
+def test_a_lost_driver_is_replaced_and_its_terminal_sees_the_end(desk: Desk) -> None:
+    running = desk.start("run", desk.write("orphaned", seconds=0.3, max_steps=40, trials=2))
+    desk.await_events("orphaned", "saved", 2, running)
+    before = flow_run(desk, "orphaned")["id"]
+    os.kill(driver_of(desk, "orphaned"), signal.SIGKILL)
+    said, _ = running.communicate(timeout=180)
+    assert running.returncode == 0, said
+    assert "the driver on the station was lost" in said
+    assert "orphaned finished: 2 of 2 trials (2 done)" in said
+    points = [(point["trial"], point["step"]) for point in desk.points("orphaned")]
+    assert len(points) == len(set(points)) == 80
+    after = flow_run(desk, "orphaned")
+    assert (after["id"], after["run_count"]) == (before, 2)
+    assert desk.run("verify", "orphaned").returncode == 0
+
+
+def test_cancel_in_the_page_stops_and_retry_goes_on(desk: Desk) -> None:
+    running = desk.start("run", desk.write("clicked", seconds=0.2, max_steps=25, trials=2))
+    desk.await_events("clicked", "saved", 2, running)
+    set_state(desk, "clicked", type="CANCELLING")
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 3, said
+    wait_for(lambda: flow_run(desk, "clicked")["state"]["type"] == "CANCELLED", "it was not cancelled")
+    assert desk.show("clicked")["status"] == "stopped"
+    set_state(desk, "clicked", type="SCHEDULED", name="AwaitingRetry", message="Retry from the UI")
+    assert await_end(desk, "clicked")["trials"]["done"] == 2
+    wait_for(lambda: flow_run(desk, "clicked")["state"]["type"] == "COMPLETED", "Prefect was not told")
+
+
+def test_retry_tries_failed_trials_of_a_mended_trainable_again(desk: Desk) -> None:
+    broken = "def train(trial):\n    raise ValueError('not yet')\n"
+    file = desk.write("mended", train=broken, trials=1, max_steps=2)
+    assert desk.run("run", file, expect=1)
+    wait_for(lambda: flow_run(desk, "mended")["state"]["type"] == "FAILED", "Prefect was not told")
+    desk.write("mended", trials=1, max_steps=2)
+    set_state(desk, "mended", type="SCHEDULED", name="AwaitingRetry", message="Retry from the UI")
+    assert await_end(desk, "mended")["trials"]["done"] == 1
+
+
+@pytest.mark.parametrize("part", ["mlflow", "worker", "ray", "prefect", "supervisor", "keeper"])
+def test_a_part_that_is_killed_comes_back_and_what_runs_is_not_lost(desk: Desk, part: str) -> None:
+    name = f"without-{part}"
+    running = desk.start("run", desk.write(name, seconds=0.2, max_steps=20, trials=2))
+    desk.await_events(name, "saved", 2, running)
+    before = parts(desk)[part]["pid"]
+    os.kill(before, signal.SIGKILL)
+    said, _ = running.communicate(timeout=180)
+    assert running.returncode == 0, said
+    assert desk.run("verify", name).returncode == 0
+    wait_for(lambda: parts(desk).get(part, {}).get("pid") not in (None, 0, before), f"{part} did not come back")
+    desk.run("run", desk.write(f"after-{part}", trials=1))
+
+
+def test_one_station_for_a_state_root(desk: Desk, station: Station) -> None:
+    assert f"process {station.pid}" in desk.run("up").stdout
+    assert the_station(desk).pid == station.pid
+
+
+def test_secrets_of_a_station_are_its_owners_alone(desk: Desk, station: Station) -> None:
+    files = [station.folder / "ray.json", *(station.folder / "drivers").iterdir()]
+    assert {file.stat().st_mode & 0o077 for file in files} == {0}
+    token = json.loads((station.folder / "ray.json").read_text())["token"]
+    lines = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    assert token not in lines
+    assert not [log for log in (station.folder / "logs").iterdir() if token in log.read_text(errors="replace")]

@@ -1,0 +1,93 @@
+"""How the runs of a schedule are named, found, begun with the last one, and removed."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regrow.search.recurrence import LONGEST, before, experiments_of, outdated, run_name, run_seed, stem
+from regrow.search.spec import NAME
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ((2, 0, 0), "digits-2026-11-22T02"), ((2, 30, 0), "digits-2026-11-22T0230"), ((2, 0, 5), "digits-2026-11-22T020005"),
+        ((0, 0, 0), "digits-2026-11-22T00"),
+    ],
+)
+def test_the_name_is_the_time_in_the_shortest_form_that_is_exact(at: tuple[int, int, int], expected: str) -> None:
+    assert run_name("digits", datetime(2026, 11, 22, *at, tzinfo=UTC), ()) == expected
+
+
+def test_a_trigger_s_fraction_of_a_second_is_left_out() -> None:
+    assert run_name("digits", datetime(2026, 11, 22, 2, 0, 5, 999_999, tzinfo=UTC), ()) == "digits-2026-11-22T020005"
+
+
+def test_one_that_is_taken_is_numbered() -> None:
+    at = datetime(2026, 11, 22, 2, tzinfo=UTC)
+    assert run_name("a", at, {"a-2026-11-22T02"}) == "a-2026-11-22T02-2"
+    assert run_name("a", at, {"a-2026-11-22T02", "a-2026-11-22T02-2"}) == "a-2026-11-22T02-3"
+
+
+def test_the_hour_that_comes_twice_gives_two_names_and_the_one_that_is_left_out_none() -> None:
+    zone = ZoneInfo("Europe/Zurich")
+    taken: list[str] = []
+    for hours in range(4):  # 00:00 UTC is 02:00 in summer; an hour later it is 02:00 again
+        at = (datetime(2026, 10, 25, 0, tzinfo=UTC) + timedelta(hours=hours - 1)).astimezone(zone)
+        taken.append(run_name("a", at, taken))
+    assert taken == ["a-2026-10-25T01", "a-2026-10-25T02", "a-2026-10-25T02-2", "a-2026-10-25T03"]
+    assert experiments_of("a", taken[::-1]) == taken
+    spring = [datetime(2026, 3, 29, 0, tzinfo=UTC) + timedelta(hours=hours) for hours in range(2)]
+    assert [run_name("a", at.astimezone(zone), ()) for at in spring] == ["a-2026-03-29T01", "a-2026-03-29T03"]
+
+
+def test_only_names_of_the_schedule_s_own_form_are_its_experiments() -> None:
+    own = ["a.b-2026-11-22T02", "a.b-2026-11-22T0230", "a.b-2026-11-22T03", "a.b-2026-11-22T03-2", "a.b-2026-11-22T03-10"]
+    others = ["a.b", "a.b-2026", "a.b-2026-11-22", "axb-2026-11-22T02", "a.b-c-2026-11-22T02", "a.b-2026-11-22T02-best", "z"]
+    assert experiments_of("a.b", [*others, *own[::-1]]) == own
+
+
+def test_a_run_begins_with_those_before_it_the_last_first() -> None:
+    names = ["a-2026-11-20T02", "a-2026-11-21T02", "a-2026-11-22T02", "a-2026-11-23T02", "b-2026-11-21T02"]
+    assert before("a", "a-2026-11-22T02", names) == ["a-2026-11-21T02", "a-2026-11-20T02"]
+    assert before("a", "a-2026-11-20T02", names) == []
+
+
+def test_the_latest_are_kept() -> None:
+    names = ["a-2026-11-22T02", "a-2026-11-20T02", "a-2026-11-21T02", "b-2026-11-01T02"]
+    assert outdated("a", names, 2) == ["a-2026-11-20T02"]
+    assert outdated("a", names, 3) == outdated("a", names, 9) == outdated("a", names, None) == []
+
+
+@given(st.from_regex(NAME, fullmatch=True), st.datetimes(timezones=st.just(UTC)))
+def test_every_name_may_be_an_experiment_s_and_is_found_again(schedule: str, at: datetime) -> None:
+    at = at.replace(year=2000 + at.year % 1000, day=min(at.day, 28))
+    taken: list[str] = []
+    for _ in range(12):
+        taken.append(run_name(schedule, at, taken))
+    assert all(len(name) <= LONGEST and re.fullmatch(NAME, name) for name in taken)
+    assert experiments_of(schedule, taken) == taken
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    one, other = "x" * 60 + "1", "x" * 60 + "2"
+    assert stem(one) != stem(other)
+    names = [run_name(one, datetime(2026, 11, 22, tzinfo=UTC), ())]
+    assert experiments_of(other, names) == []
+    at, longest = datetime(2026, 11, 22, 2, 30, 15, tzinfo=UTC), "x" * LONGEST
+    numbered = [run_name(longest, at, ())] + [f"{run_name(longest, at, ())}-{number}" for number in range(2, 999)]
+    assert len(run_name(longest, at, numbered)) == LONGEST, "there is room for the time to the second, and a number"
+    lengths = [len(stem("x" * n)) for n in range(1, LONGEST + 1)]
+    assert all(b - a in (0, 1) for a, b in pairwise(lengths)), "cut only where it must be"
+
+
+def test_each_run_has_a_seed_of_its_own_that_follows_from_the_file_s() -> None:
+    assert run_seed(0, "a-2026-11-22T02") == run_seed(0, "a-2026-11-22T02") >= 0
+    assert len({run_seed(seed, name) for seed in (0, 1) for name in ("a-2026-11-22T02", "a-2026-11-22T03")}) == 4
