@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from regrow.infra.prefect.home import read_record, stays
 from regrow.infra.state.places import Places
+from regrow.search.recurrence import stem
 from regrow.search.spec import Spec
 from regrow.search.spec.notify import Notify
 
@@ -58,7 +59,7 @@ def automation(name: str, owner: str, notify: Notify, blocks: list[UUID], *, sch
     """The automation that sends what the events of `owner` say by these blocks."""
     resources = [f"regrow.experiment.{owner}", f"regrow.trial.{owner}.*"]
     if scheduled:  # its experiments have the time behind its name
-        resources += [f"regrow.experiment.{owner}-20*", f"regrow.trial.{owner}-20*"]
+        resources += [f"regrow.experiment.{stem(owner)}-20*", f"regrow.trial.{stem(owner)}-20*"]
     body = "{{ event.payload.text }}"
     if page := PREFECT_UI_URL.value():
         body += f"\n{page.rstrip('/')}/runs/flow-run/{{{{ event.payload.flow_run }}}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.prefect.notifications import EVENTS, automation, block_name
 from regrow.search.errors import SpecError
 from regrow.search.events import Began, Ended
+from regrow.search.recurrence import run_name
 from regrow.search.spec import Spec
 from regrow.search.spec.notify import Notify, Told
 from tests.unit.simulated import Simulation
@@ -64,6 +66,14 @@ def test_an_automation_is_about_its_experiment_alone() -> None:
     trigger = made.trigger.model_dump()
     assert trigger["expect"] == {"regrow.experiment.finished", "regrow.experiment.failed"}
     assert trigger["match"]["prefect.resource.id"] == ["regrow.experiment.digits", "regrow.trial.digits.*"]
+
+
+def test_a_schedules_automation_is_about_the_experiments_that_are_named_after_it() -> None:
+    owner = "a" * 60
+    made = automation("n", owner, Notify(slack="$X"), [], scheduled=True)
+    name = run_name(owner, datetime(2026, 11, 22, 2, 30, 15, tzinfo=UTC), ())
+    matched = made.trigger.model_dump()["match"]["prefect.resource.id"]
+    assert any(one.endswith("*") and f"regrow.experiment.{name}".startswith(one[:-1]) for one in matched)
 
 
 def test_an_experiment_whose_hours_are_over_says_so() -> None:

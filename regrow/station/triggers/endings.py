@@ -6,7 +6,6 @@ found once, however often one looks. Logs are followed from where the last look 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from regrow.infra.log.log import full
 from regrow.infra.log.reading import first_event
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed, Created, decode
+from regrow.search.recurrence import experiments_of
 from regrow.station.triggers.journal import Cursor
 from regrow.station.triggers.trigger import GIVEN, Step, since
 
@@ -47,15 +47,10 @@ class Looked:
     endings: list[Ending]
 
 
-def of_schedule(name: str) -> re.Pattern[str]:
-    """What experiments are called that belong to `name`: it itself, and as a schedule's they have a time after it."""
-    return re.compile(re.escape(name) + r"(-\d{4}-\d{2}-\d{2}T[\w.-]*)?")
-
-
 def look(places: Places, name: str, reached: Mapping[str, list[Any]]) -> Looked:
     """Reads what the logs have beyond `reached`. Raises UserError, StoreError or CorruptLog."""
-    wanted = of_schedule(name)
-    there = [one for one in places.experiments() if wanted.fullmatch(one)]
+    names = places.experiments()
+    there = [*experiments_of(name, names), *([name] if name in names else [])]
     new: dict[str, list[Any]] = {}
     endings: list[Ending] = []
     gone = [one for one in reached if one not in there]

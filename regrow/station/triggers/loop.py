@@ -77,7 +77,8 @@ class Loop:
         self._read_at = time.monotonic()
         waited = {schedule_id for schedule_id, _ in self._journal.pending()}
         for gone in set(self._journal.deployments()) - self._schedules.keys() - waited - {_OWN}:
-            self._journal.forget(gone)
+            if self._is_gone(gone):
+                self._journal.forget(gone)
         watches, self._watches = self._watches, {}
         for one in self._schedules.values():
             for kind in KINDS:
@@ -92,6 +93,14 @@ class Loop:
                 self._watches[one.id, kind] = watch
             if one.id not in self._journal.deployments():
                 self._journal.begin(one.id, _OWN, {})
+
+    def _is_gone(self, schedule_id: str) -> bool:
+        """Asks for it: a list of several pages may leave one out, and what is forgotten would happen again."""
+        try:
+            self._client.read_deployment(UUID(schedule_id))
+        except ObjectNotFound:
+            return True
+        return False
 
     def _since(self, schedule: Schedule) -> float:
         """From when on what a new trigger finds is an event. Of a schedule that was changed, what was before is no news."""
