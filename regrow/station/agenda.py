@@ -62,12 +62,12 @@ def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Ite
         if one.run in going:
             continue
         if one.by_the_clock and newest[one.schedule] != one:
-            yield Skip(one.run, "missed: a later run of this schedule is due as well, and runs in its place")
+            yield Skip(one.run, "a later run of this schedule is due as well, and runs in its place")
         elif one.schedule is None or one.schedule not in busy:
             if one.schedule is not None:
                 busy[one.schedule] = one.run
             yield Start(one.run)
         elif one.by_the_clock and one.overlap == "skip":
-            yield Skip(one.run, "skipped: the run of this schedule before it still goes on")
+            yield Skip(one.run, "the run of this schedule before it still goes on")
         elif one.overlap == "replace" and busy[one.schedule] in going:
             yield End(busy[one.schedule])

@@ -138,6 +138,7 @@ class Supervisor:
             raise UserError(f"a station runs on {self._places.root} already; `regrow status` tells of it")
         with ExitStack() as stack:
             stack.enter_context(lock)
+            (self._folder / "station.json").unlink(missing_ok=True)  # of one that was killed
             handle = stack.enter_context(_prefect(self._places))
             server = handle.server
             numbers = ports(self._folder)
@@ -147,6 +148,7 @@ class Supervisor:
             for part in parts(self._places, server.environment(), numbers, {**pages, "prefect": server.ui_url}):
                 self._running.append(Running(part, self._folder))
                 self._running[-1].adopt(known.get(part.name, {}))
+            record.write(self._folder / "parts.json", {one.part.name: _told(one) for one in self._running})
             Station(
                 folder=self._folder, pid=os.getpid(), since=time.time(), prefix=sys.prefix, version=version("regrow"),
                 prefect_api=server.api_url, prefect_url=server.ui_url, mlflow_url=pages["mlflow"], page_url=pages["page"],
