@@ -202,7 +202,7 @@ def _session(
         widest=widest(spec.resources.needs(), ray_cluster.nodes()),
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
-    coordinator = start_coordinator(store, opening, name=address)
+    coordinator, address = start_coordinator(store, opening, name=address)
     experiment_id: str = cluster.get(coordinator.identity.remote())
     recorder = start_recorder(address, places, spec.name)
     records = RayRecords(recorder, places.mlflow_uri, places.mlflow_artifacts)

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray import cloudpickle
 
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Coordinator
 from regrow.search.events import Cause
 from regrow.tasks.messages import CoordinatorGone, LogLine, Progress, Reply
 from regrow.tasks.ports import Store
+
+_TICK = 0.01
+"""Seconds between two looks of a coordinator that waits."""
 
 
 class RayCoordinatorClient:
@@ -63,13 +69,59 @@ def _process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:"
 
 
-def start_coordinator(store: Store, opening: Opening, *, name: str) -> Any:
-    """Starts the actor on this node, under a name. Restarts forever; calls that it had not answered are sent again."""
+def start_coordinator(store: Store, opening: Opening, *, name: str) -> tuple[Any, str]:
+    """The actor on this node, and the name under which Ray knows it: `name`, unless one waits that was started beforehand.
+
+    It restarts forever; calls that it had not answered are sent again.
+    """
+    if _waiting:
+        actor, called, order = _waiting.pop()
+        _write(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
+        return actor, called
+    return _begin(Coordinator, name, store, opening, driver_name()), name
+
+
+def prepare_coordinator(order: Path) -> None:
+    """Starts one that waits for the next session of this process: its process and its imports take a second and more.
+
+    `order`: a file in a folder of this user alone, in which it will find what it is for, after a restart as well.
+    """
+    order.unlink(missing_ok=True)
+    name = f"regrow-coordinator-{uuid.uuid4().hex}"
+    _waiting.append((_begin(WaitingCoordinator, name, str(order)), name, order))
+
+
+_waiting: list[tuple[Any, str, Path]] = []
+"""Actors that were started beforehand, their names, and the files that they wait for."""
+
+
+class WaitingCoordinator(Coordinator):
+    """One that was started before it was known what for."""
+
+    def __init__(self, order: str) -> None:
+        """Waits until the file is there, which was written by the driver that started this process."""
+        file = Path(order)
+        while not file.exists():
+            time.sleep(_TICK)
+        if file.stat().st_uid != os.getuid():
+            raise RuntimeError(f"{file} is not ours")
+        super().__init__(*cloudpickle.loads(file.read_bytes()))
+
+
+def _begin(kind: type[Coordinator], name: str, *arguments: Any) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.get_runtime_context().get_node_id()
-    actor: Any = ray.remote(Coordinator)
+    actor: Any = ray.remote(kind)
     return actor.options(
         name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
-    ).remote(store, opening, driver_name())
+    ).remote(*arguments)
+
+
+def _write(file: Path, data: bytes) -> None:
+    partial = file.with_name(file.name + ".partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as into:
+        into.write(data)
+    partial.replace(file)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from regrow.infra.machine import capacity
-from regrow.infra.mlflow.ending import warming_up
 from regrow.infra.ray import cluster
 from regrow.infra.state.experiments import make_importable
 from regrow.search import samplers
@@ -22,10 +21,6 @@ TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
 processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
 
 TRIAL_MODULES = ("regrow.infra.ray.executor",)
-ACTOR_MODULES = (
-    "regrow.infra.coordinator.coordinator", "regrow.infra.coordinator.actor", "regrow.infra.mlflow.recorder",
-    "regrow.infra.mlflow.bulk",
-)
 
 
 @contextmanager
@@ -87,26 +82,6 @@ def warm_up(spec: Spec, count: int) -> None:
 
     cluster.warm_up(count, TRIAL_MODULES, runtime_env=TRIAL_ENV)
     ray.remote(num_cpus=0, max_retries=0)(_plan_once).remote(spec.model_dump(mode="json"))
-
-
-def warm_up_for_any(count: int) -> list[Any]:
-    """Starts the processes of `count` trials, of a coordinator and of a recorder, before it is known what for; they resolve when
-    they have loaded what they take.
-    """
-    import ray
-
-    begun: list[Any] = [ray.remote(num_cpus=0, max_retries=0)(_load_actors).remote() for _ in range(2)]
-    return [*begun, *cluster.warm_up(count, TRIAL_MODULES, runtime_env=TRIAL_ENV)]
-
-
-def _load_actors() -> None:
-    """Loads what a coordinator and a recorder take: either process may become either."""
-    for module in ACTOR_MODULES:
-        importlib.import_module(module)
-    for _ in warming_up():
-        pass
-    space = {"x": {"uniform": [0, 1]}}
-    _plan_once({"name": "any", "trainable": "any:thing", "metric": "x", "mode": "min", "space": space, "trials": 1})
 
 
 def _plan_once(spec: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def main() -> None:
     for module in MODULES:
         importlib.import_module(module)
     if head:
-        _join(head["address"])
+        _join(head["address"], folder)
     with _Post(folder) as post:
         threading.Thread(target=_end_with_worker, args=(post,), daemon=True).start()
         order, line = post.await_order()
@@ -80,6 +80,7 @@ class _Post:
 
     def __exit__(self, *_: object) -> None:
         self._file.unlink(missing_ok=True)
+        self._file.with_suffix(".order").unlink(missing_ok=True)
 
     def await_order(self) -> tuple[Order, Line]:
         """The first order that comes with the right token."""
@@ -112,13 +113,15 @@ class _Post:
             into.truncate()
 
 
-def _join(address: str) -> None:
+def _join(address: str, folder: Path) -> None:
     """Joins the station's cluster and has it start the processes that a session takes."""
+    from regrow.infra.coordinator.actor import prepare_coordinator
     from regrow.infra.ray import cluster
-    from regrow.infra.ray.joining import warm_up_for_any
+    from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
 
     cluster.connect(address=address, env={})
-    _warm.extend(warm_up_for_any(min(WARM, os.cpu_count() or 1)))
+    prepare_coordinator(folder / "drivers" / f"{os.getpid()}.order")
+    _warm.extend(cluster.warm_up(min(WARM, os.cpu_count() or 1), TRIAL_MODULES, runtime_env=TRIAL_ENV))
 
 
 def _end_with_worker(post: _Post) -> None:

@@ -80,6 +80,7 @@ def drivers(folder: Path, *, idle: bool) -> Iterator[tuple[int, dict[str, Any]]]
                 yield int(file.stem), record
         elif not is_running(int(file.stem)):
             file.unlink(missing_ok=True)
+            file.with_suffix(".order").unlink(missing_ok=True)
 
 
 def read(file: Path) -> dict[str, Any]:

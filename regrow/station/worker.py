@@ -51,6 +51,8 @@ GRACE_SECONDS = 45.0
 """How long drivers may take to end: attempts save a checkpoint first."""
 STARTING_SECONDS = 120.0
 """A driver that is not ready by then is ended, and another one started."""
+LATER_SECONDS = 2.0
+"""Before the next driver is started: the session that begins needs the processor more."""
 PATIENCE_SECONDS = 5.0
 """Before the next driver is started, where one ended before it was ready."""
 
@@ -97,7 +99,7 @@ class Worker:
             self._not_before = time.monotonic() + (PATIENCE_SECONDS if spare.returncode else 0.0)
             self._spare = None
         elif spare is not None and self._is_taken(spare.pid):
-            self._spare = None
+            self._spare, self._not_before = None, time.monotonic() + LATER_SECONDS
         elif spare is not None and spare.pid not in waiting and time.monotonic() - self._since > STARTING_SECONDS:
             spare.kill()
         if self._spare is None and not waiting and time.monotonic() >= self._not_before:

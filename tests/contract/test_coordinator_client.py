@@ -59,7 +59,7 @@ def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Line]:
         return
     request.getfixturevalue("cluster")
     opening = Opening(id=str(uuid4()), spec=SPEC.to_json(), slots=1, trials=None, flow_run=None, code=None, versions={})
-    actor = start_coordinator(store, opening, name=f"contract-{uuid4()}")
+    actor, _ = start_coordinator(store, opening, name=f"contract-{uuid4()}")
     ray.get(actor.instructions.remote(5.0))
     yield Line(RayCoordinatorClient(actor), store, lambda: ray.kill(actor, no_restart=False))
     ray.kill(actor)
@@ -110,7 +110,7 @@ def test_a_coordinator_that_comes_back_answers_as_if_it_had_never_gone(line: Lin
 
 def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) -> None:
     opening = Opening(id=str(uuid4()), spec=SPEC.to_json(), slots=1, trials=None, flow_run=None, code=None, versions={})
-    actor = start_coordinator(LocalStore(tmp_path), opening, name=f"contract-{uuid4()}")
+    actor, _ = start_coordinator(LocalStore(tmp_path), opening, name=f"contract-{uuid4()}")
     client = RayCoordinatorClient(actor)
     ray.get(actor.instructions.remote(5.0))
     client.report(BEGAN)

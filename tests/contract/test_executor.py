@@ -83,7 +83,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         opening = Opening(
             id=str(uuid4()), spec=spec.model_dump(mode="json"), slots=4, trials=None, flow_run=None, code=None, versions={}
         )
-        coordinator = start_coordinator(store, opening, name="contract")
+        coordinator, _ = start_coordinator(store, opening, name="contract")
         nodes = Nodes()
         with nodes.watched():
             shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store)
