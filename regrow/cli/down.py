@@ -19,15 +19,14 @@ def down(
     """End the station of the state root: running experiments save a checkpoint first. State and schedules stay."""
     from regrow.station import start
 
-    places = Places.at(state)
-    if start.end(places):
+    places, place = Places.at(state), s3_server.home(folder)
+    server = s3_server.running(place) if s3 else None
+    if start.end(places):  # with the S3 server, if it was started with it
         print(f"the station of {places.root} has ended")
     elif not s3:
         print(f"no station runs on {places.root}")
-    if s3:
-        place = s3_server.home(folder)
-        server = s3_server.running(place)
-        if server is None or not s3_server.stop(place):
-            print(f"no S3 server of {place} is running")
-        else:
-            print(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")
+    if server is not None:
+        s3_server.stop(place)
+        print(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")
+    elif s3:
+        print(f"no S3 server of {place} is running")

@@ -205,7 +205,7 @@ def test_training_goes_on_while_the_bucket_is_away_and_nothing_is_lost(
 
 
 def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
-    said = desk.run("up").stdout
+    said = desk.run("up", "--s3", "--no-station").stdout
     try:
         folder = Path(desk.environment["HOME"], ".local", "share", "regrow", "s3")
         assert (folder / "credentials").stat().st_mode & 0o777 == (folder / "identities.json").stat().st_mode & 0o777 == 0o600
@@ -213,7 +213,7 @@ def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
         assert secret not in said
         assert secret.encode() not in b"".join(p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
         exports = dict(shlex.split(line)[1].split("=", 1) for line in said.splitlines() if line.startswith("export "))
-        again = desk.run("up").stdout
+        again = desk.run("up", "--s3", "--no-station").stdout
         assert [line for line in again.splitlines() if line.startswith("export ")] == [
             line for line in said.splitlines() if line.startswith("export ")
         ]
@@ -222,18 +222,18 @@ def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
         python(desk, store + "store.create('k', b'kept')", f"{exports['REGROW_STATE']}/x")
         port = int(exports["AWS_ENDPOINT_URL_S3"].rpartition(":")[2])
         assert listening(range(port, port + 5)) | listening(range(port + 10_000, port + 10_005)) == {"0100007F"}, "loopback alone"
-        assert "runs on port" in desk.run("up", "--port", 12345, expect=2).stderr
-        other = desk.run("up", "--dir", "other", "--port", port, expect=2).stderr
+        assert "runs on port" in desk.run("up", "--s3", "--no-station", "--port", 12345, expect=2).stderr
+        other = desk.run("up", "--s3", "--no-station", "--dir", "other", "--port", port, expect=2).stderr
         assert f"port {port} for the S3 server is in use" in other
     finally:
-        assert "has ended" in desk.run("down").stdout
-    assert "no S3 server" in desk.run("down").stdout
+        assert "has ended" in desk.run("down", "--s3").stdout
+    assert "no S3 server" in desk.run("down", "--s3").stdout
     assert await_no_process(desk.folder) == []
-    desk.run("up")
+    desk.run("up", "--s3", "--no-station")
     try:
         assert python(desk, store + "print(store.read('k'))", f"{exports['REGROW_STATE']}/x") == "b'kept'\n"
     finally:
-        desk.run("down")
+        desk.run("down", "--s3")
 
 
 def listening(ports: range) -> set[str]:
