@@ -115,7 +115,7 @@ def test_trials_find_the_folder_and_the_variables_of_the_terminal(desk: Desk) ->
 def test_mistakes_are_told_as_without_a_station(desk: Desk) -> None:
     file = desk.write("mistaken", train="def other(trial): ...")
     assert "work.py has no" in desk.run("run", file, expect=2).stderr
-    file = desk.write("mistaken", train="import nothing_of_this_name")
+    file = desk.write("mistaken", train="import nothing_of_this_name\n\n\ndef train(trial): ...")
     told = desk.run("run", file, expect=2).stderr
     assert "ModuleNotFoundError" in told.splitlines()[-2]
     assert told.splitlines()[-1].startswith("regrow: trainable:")
