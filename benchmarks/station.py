@@ -159,7 +159,8 @@ def main() -> None:
             station.end()
     print("\n".join(table(found)))
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"about": about(), "start": station.start_seconds, "memory": station.memory, "runs": found}, indent=1))
+    told = {"about": about(), "start": station.start_seconds, "memory": station.memory, "runs": found}
+    RESULTS.write_text(json.dumps(told, indent=1))
 
 
 if __name__ == "__main__":

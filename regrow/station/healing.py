@@ -9,7 +9,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-from prefect.states import Cancelling, Failed
+from prefect.states import AwaitingRetry, Cancelling, Failed
 
 HEARTBEAT_SECONDS = 30
 """Between two heartbeats of a driver."""
@@ -72,6 +72,13 @@ def given_up(client: SyncPrefectClient, run: FlowRun) -> bool:
     why = f"its driver was lost {count} times in 24 hours; `regrow resume` or Retry goes on"
     client.set_flow_run_state(run.id, Failed(message=why), force=True)
     return True
+
+
+def take_up(client: SyncPrefectClient, run_id: UUID) -> None:
+    """Schedules a flow run again that is as the station's end left it; others were taken up by somebody else."""
+    state = client.read_flow_run(run_id).state
+    if state is not None and state.name == "Interrupted":
+        client.set_flow_run_state(run_id, AwaitingRetry(message="goes on, as the station is up again"), force=True)
 
 
 def cancel(client: SyncPrefectClient, run_id: UUID, why: str) -> None:

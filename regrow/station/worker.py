@@ -33,18 +33,22 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.exceptions import PrefectException
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled
 
+from regrow.infra.log.reading import survey
 from regrow.infra.machine.processes import is_running
 from regrow.infra.prefect.pool import POOL, ensure_pool
 from regrow.infra.state.places import Places
 from regrow.station import healing, record
 from regrow.station.agenda import Due, End, Skip, Start, plan
 from regrow.station.orders import hand_over
+from regrow.tasks.errors import RegrowError
 
 LOOK_SECONDS = 1.0
 HEARTBEAT_SECONDS = 30
+UNFINISHED = "unfinished.json"
+"""In the station's folder: the flow runs whose sessions its end has interrupted."""
 FLOW = "regrow"
 RETRIED = ("AwaitingRetry", "Resuming", "Late Retry")
 GRACE_SECONDS = 45.0
@@ -82,6 +86,7 @@ class Worker:
                     if not prepared:
                         ensure_pool(client)
                         healing.ensure(client)
+                        self._take_up(client)
                         prepared = True
                     self._beat_heart(client)
                     self._look(client)
@@ -152,13 +157,24 @@ class Worker:
             line.close()
             self._handed[str(run.id)] = time.monotonic(), _schedule(run)
 
+    def _take_up(self, client: SyncPrefectClient) -> None:
+        """Has what the end of the station before this one interrupted go on."""
+        file = self._folder / UNFINISHED
+        for run in record.read(file).get("flow_runs", []):
+            with suppress(ObjectNotFound):
+                healing.take_up(client, UUID(run))
+        file.unlink(missing_ok=True)
+
     def _end_drivers(self) -> None:
         """Ends those that wait at once, and asks those that carry something out to end as Ctrl-C would."""
         for pid, _ in record.drivers(self._folder, idle=True):
             _signal(pid, signal.SIGKILL)
         if self._spare is not None and self._spare.poll() is None and not self._is_taken(self._spare.pid):
             self._spare.kill()
-        busy = [pid for pid, _ in record.drivers(self._folder, idle=False)]
+        found = dict(record.drivers(self._folder, idle=False))
+        busy = list(found)
+        runs = [known.get("flow_run") or _flow_run_of(self._places, known["name"]) for known in found.values()]
+        record.write(self._folder / UNFINISHED, {"flow_runs": [run for run in runs if run]})
         for pid in busy:
             _signal(pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
@@ -202,6 +218,15 @@ def _as_due(run: FlowRun, deployment: Any) -> Due:
 
 def _schedule(run: FlowRun) -> str | None:
     return None if run.deployment_id is None else str(run.deployment_id)
+
+
+def _flow_run_of(places: Places, experiment: str) -> str | None:
+    """The flow run of an experiment's last session, None where it has none."""
+    try:
+        opened = survey(places.known(experiment)).opened
+    except RegrowError:
+        return None
+    return opened.flow_run if opened is not None else None
 
 
 def _signal(pid: int, number: int) -> None:

@@ -196,6 +196,19 @@ def test_a_part_that_is_killed_comes_back_and_what_runs_is_not_lost(desk: Desk, 
     desk.run("run", desk.write(f"after-{part}", trials=1))
 
 
+def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
+    running = desk.start("run", desk.write("paused", seconds=0.3, max_steps=30, trials=2))
+    desk.await_events("paused", "saved", 2, running)
+    desk.run("down")
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 3, said
+    assert desk.show("paused")["status"] == "interrupted"
+    assert await_no_process(desk.folder) == []
+    desk.run("up")
+    assert await_end(desk, "paused")["trials"]["done"] == 2
+    assert {point["attempt"] for point in desk.points("paused")} == {1, 2}
+
+
 def test_one_station_for_a_state_root(desk: Desk, station: Station) -> None:
     assert f"process {station.pid}" in desk.run("up").stdout
     assert the_station(desk).pid == station.pid

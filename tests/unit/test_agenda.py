@@ -1,0 +1,57 @@
+"""What a station does with flow runs that are due."""
+
+from __future__ import annotations
+
+from regrow.station.agenda import Due, End, Skip, Start, plan
+
+
+def due(run: str, at: float, schedule: str | None = "nightly", **other: object) -> Due:
+    return Due(run=run, at=at, schedule=schedule, by_the_clock=True, **other)  # type: ignore[arg-type]
+
+
+def event(run: str, at: float, schedule: str | None = "nightly", **other: object) -> Due:
+    return Due(run=run, at=at, schedule=schedule, **other)  # type: ignore[arg-type]
+
+
+def test_what_is_due_is_started_the_oldest_first() -> None:
+    assert list(plan([due("b", 2, "y"), due("a", 1, "x")], [])) == [Start("a"), Start("b")]
+
+
+def test_of_what_the_clock_made_due_while_nobody_was_there_the_newest_runs() -> None:
+    actions = list(plan([due("a", 1), due("b", 2), due("c", 3)], []))
+    assert [type(action) for action in actions] == [Skip, Skip, Start]
+    assert actions[-1] == Start("c")
+
+
+def test_each_event_runs_one_after_the_other() -> None:
+    waiting = [event("a", 1), event("b", 2)]
+    assert list(plan(waiting, [])) == [Start("a")]
+    assert list(plan(waiting[1:], [("a", "nightly")])) == []
+    assert list(plan(waiting[1:], [])) == [Start("b")]
+
+
+def test_missed_times_make_no_event_miss_its_run() -> None:
+    actions = list(plan([due("a", 1), event("e", 2), due("c", 3)], []))
+    assert [type(action) for action in actions] == [Skip, Start, Skip]
+    assert actions[1] == Start("e")
+
+
+def test_an_overlap_is_skipped_waits_or_replaces() -> None:
+    running = [("before", "nightly")]
+    assert [type(action) for action in plan([due("a", 1, overlap="skip")], running)] == [Skip]
+    assert list(plan([due("a", 1, overlap="queue")], running)) == []
+    assert list(plan([due("a", 1, overlap="replace")], running)) == [End("before")]
+
+
+def test_an_event_is_never_skipped() -> None:
+    assert list(plan([event("e", 1, overlap="skip")], [("before", "nightly")])) == []
+
+
+def test_other_schedules_and_runs_without_one_do_not_wait() -> None:
+    running = [("before", "nightly"), ("typed", None)]
+    assert list(plan([due("a", 1, "hourly"), event("retried", 2, None)], running)) == [Start("a"), Start("retried")]
+
+
+def test_what_runs_is_not_started_again() -> None:
+    assert list(plan([event("a", 1)], [("a", "nightly")])) == []
+    assert list(plan([event("a", 1, None)], [("a", None)])) == []
