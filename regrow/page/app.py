@@ -212,7 +212,7 @@ class Pages:
             code, why = error.status_code, error.detail if error.detail != "Not Found" else "There is nothing here."
         elif isinstance(error, RequestValidationError):
             code, why = 400, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
-        if request.url.path.startswith(("/static/", "/health")) or "/figures/" in request.url.path:
+        if request.url.path.startswith(("/static/", "/health", "/hooks/")) or "/figures/" in request.url.path:
             return JSONResponse({"nothing": why}, code)
         return self._page("wrong.html.j2", poll=0, why=why, status_code=code)
 

@@ -47,6 +47,7 @@ def run_there(
         "folder": os.getcwd(), "variables": dict(os.environ),
     }
     if (driver := _driver(station, order)) is None:
+        announce(f"no driver of the station was ready within {WAIT_SECONDS:.0f} s; this session runs without it")
         return False
     line, pid = driver
     said = _Said(line, announce)

@@ -107,7 +107,7 @@ class _Post:
         if self._lock is None:
             descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
             os.close(descriptor)
-            self._lock = locks.take(self._file)
+            self._lock = locks.take(self._file, wait=2.0)  # whoever looks for drivers holds it for an instant
         with self._file.open("r+") as into:
             into.write(json.dumps(what))
             into.truncate()

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelling, Failed
+
+from regrow.infra.log.reading import survey
+from regrow.infra.state.places import Places
+from regrow.station import record
 
 HEARTBEAT_SECONDS = 30
 """Between two heartbeats of a driver."""
 SILENT_SECONDS = 100
 """A driver that was not heard of for so long is lost."""
+UNHEARD_SECONDS = 30.0
+"""How long the automation has for a crashed run, before the worker does its work; 0.2 s are normal."""
 PER_DAY = 3
 """How often a flow run is retried by itself in 24 hours, where its schedule does not say."""
 SILENT = "its driver was not heard of any more"
@@ -56,6 +65,44 @@ def ensure(client: SyncPrefectClient) -> None:
     for automation in automations():
         if not client.read_automations_by_name(automation.name):
             client.create_automation(automation)
+
+
+def go_on(client: SyncPrefectClient, places: Places) -> None:
+    """Schedules again what lost drivers were at, where no automation did so.
+
+    What is told to a server that is just starting reaches none, and neither does what is told to one without a station.
+    """
+    for file, known in record.lost(record.folder_of(places)):
+        if _is_seen_to(client, places, known):
+            record.forget(file)
+
+
+def _is_seen_to(client: SyncPrefectClient, places: Places, known: dict[str, Any]) -> bool:
+    """Whether nothing is left to do for the run of a lost driver; False while others may still do it."""
+    run_id = known.get("flow_run") or _flow_run_of(places, str(known.get("name")))
+    switch = client.read_automations_by_name(automations()[0].name)
+    if run_id is None or not all(one.enabled for one in switch):
+        return True
+    try:
+        state = client.read_flow_run(UUID(run_id)).state
+    except ObjectNotFound:
+        return True
+    if state is None or not (state.is_crashed() or state.is_running() or state.is_pending()):
+        return True
+    since = state.timestamp.timestamp()
+    if since > known["lost"] and not state.is_crashed():  # another driver is at it
+        return True
+    # One that is said to run is told to have crashed by the driver's guard, at the latest by the other automation.
+    patience = UNHEARD_SECONDS if state.is_crashed() else 2 * SILENT_SECONDS
+    if time.time() - max(since, known["lost"]) < patience:
+        return False
+    client.set_flow_run_state(UUID(run_id), AwaitingRetry(message=AGAIN), force=True)
+    return True
+
+
+def _flow_run_of(places: Places, name: str) -> str | None:
+    opened = survey(places.store(name)).opened if name in places.experiments() else None
+    return None if opened is None else opened.flow_run
 
 
 def given_up(client: SyncPrefectClient, run: FlowRun) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from regrow.infra.machine import locks
 from regrow.infra.mlflow.ui import server_command
 from regrow.infra.state.places import Places
 from regrow.station import keeper, record
@@ -31,9 +32,12 @@ class Part:
 
 
 def ports(folder: Path) -> dict[str, int]:
-    """The ports of the pages: those of last time where they are free."""
+    """The ports of the pages: those of last time where they are free, or where the part outlived its supervisor."""
     known = record.read(folder / "ports.json")
-    found = {name: _free(known.get(name, 0)) for name in ("mlflow", "page")}
+    found = {}
+    for name in ("mlflow", "page"):
+        last = int(known.get(name, 0))
+        found[name] = last if last and locks.is_held(folder / f"{name}.lock") else _free(last)
     record.write(folder / "ports.json", found)
     return found
 

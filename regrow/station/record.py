@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -78,9 +79,28 @@ def drivers(folder: Path, *, idle: bool) -> Iterator[tuple[int, dict[str, Any]]]
             record = read(file)
             if record and bool(record.get("idle")) == idle:
                 yield int(file.stem), record
-        elif not is_running(int(file.stem)):
-            file.unlink(missing_ok=True)
-            file.with_suffix(".order").unlink(missing_ok=True)
+        elif not is_running(int(file.stem)) and read(file).get("idle", True):
+            forget(file)
+
+
+def lost(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The drivers that were killed before they had carried out what they were told: their files and what these say.
+
+    `lost`: since when it is known, in seconds since the epoch.
+    """
+    for file in sorted((folder / "drivers").glob("*.json")):
+        known = read(file)
+        if not known.get("idle", True) and not locks.is_held(file):
+            if "lost" not in known:
+                known["lost"] = time.time()
+                write(file, known)
+            yield file, known
+
+
+def forget(file: Path) -> None:
+    """Removes what a driver left."""
+    file.unlink(missing_ok=True)
+    file.with_suffix(".order").unlink(missing_ok=True)
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _await(places: Places, child: subprocess.Popen[bytes], log: Path) -> Station
             states = {name: part["state"] for name, part in found.parts().items()}
             if states and all(state == "running" for state in states.values()):
                 return found
-        if child.poll() is not None:
+        if child.poll() is not None and not locks.is_held(log.parent.parent / "station.lock"):  # else another `up` was faster
             said = log.read_text(errors="replace").strip().splitlines()
             raise RegrowError(f"the station ended while it started: {said[-1] if said else 'it said nothing'} (see {log})")
         time.sleep(_TICK)

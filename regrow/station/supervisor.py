@@ -29,7 +29,7 @@ from regrow.infra.state.places import Places
 from regrow.station import record
 from regrow.station.parts import Part, parts, ports
 from regrow.station.record import Station
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import RegrowError, UserError
 
 S3 = "REGROW_STATION_S3"
 """The folder of the S3 server that ends with the station."""
@@ -203,4 +203,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RegrowError as error:
+        sys.exit(str(error))

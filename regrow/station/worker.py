@@ -49,6 +49,8 @@ LOOK_SECONDS = 1.0
 HEARTBEAT_SECONDS = 30
 UNFINISHED = "unfinished.json"
 """In the station's folder: the flow runs whose sessions its end has interrupted."""
+HEAL_SECONDS = 5.0
+"""Between two looks for runs whose driver was lost."""
 FLOW = "regrow"
 RETRIED = ("AwaitingRetry", "Resuming", "Late Retry")
 GRACE_SECONDS = 45.0
@@ -69,7 +71,7 @@ class Worker:
         self._ended = threading.Event()
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare: subprocess.Popen[bytes] | None = None
-        self._since = self._not_before = self._beat = 0.0
+        self._since = self._not_before = self._beat = self._healed = 0.0
         self._handed: dict[str, tuple[float, str | None]] = {}
         """Flow runs that were given to a driver, when, and their schedules, until Prefect shows that they run."""
 
@@ -90,6 +92,7 @@ class Worker:
                         prepared = True
                     self._beat_heart(client)
                     self._look(client)
+                    self._heal(client)
                 except (httpx.HTTPError, PrefectException, OSError) as error:
                     logging.getLogger(__name__).warning("Prefect cannot be asked: %s", error)
                 self._ended.wait(LOOK_SECONDS)
@@ -127,6 +130,11 @@ class Worker:
         if time.monotonic() - self._beat > HEARTBEAT_SECONDS or not self._beat:
             client.send_worker_heartbeat(POOL, f"station {platform.node()}", HEARTBEAT_SECONDS)
             self._beat = time.monotonic()
+
+    def _heal(self, client: SyncPrefectClient) -> None:
+        if time.monotonic() - self._healed > HEAL_SECONDS:
+            self._healed = time.monotonic()
+            healing.go_on(client, self._places)
 
     def _look(self, client: SyncPrefectClient) -> None:
         """Carries out what is to be done now."""

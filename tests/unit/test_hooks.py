@@ -85,7 +85,8 @@ def test_who_has_no_secret_is_refused(client: httpx.Client, places: Places, head
 
 def test_a_name_without_a_secret_is_no_hook(client: httpx.Client) -> None:
     for name in ("other", "empty", "..%2Fnightly"):
-        assert client.post(f"/hooks/{name}", headers={"Authorization": "Bearer"}).status_code == 404
+        answer = client.post(f"/hooks/{name}", headers={"Authorization": "Bearer"})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
 
 
 @pytest.mark.parametrize(

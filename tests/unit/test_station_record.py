@@ -1,0 +1,36 @@
+"""What the folder of a station tells: which drivers were lost, and the ports that its pages keep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from regrow.infra.machine import locks
+from regrow.station import parts, record
+
+
+def test_a_driver_that_was_killed_over_an_order_is_found_until_it_is_seen_to(tmp_path: Path) -> None:
+    (tmp_path / "drivers").mkdir()
+    gone, idle, alive = (tmp_path / "drivers" / f"{pid}.json" for pid in (2_000_000_001, 2_000_000_002, 2_000_000_003))
+    gone.write_text(json.dumps({"idle": False, "name": "a", "flow_run": None}))
+    idle.write_text(json.dumps({"idle": True, "port": 1, "token": "x"}))
+    alive.write_text(json.dumps({"idle": False, "name": "b", "flow_run": None}))
+    with locks.take(alive) or alive.open():
+        assert list(record.drivers(tmp_path, idle=True)) == []
+        [(file, known)] = record.lost(tmp_path)
+        assert (file, known["name"]) == (gone, "a")
+        assert not idle.exists()
+        [(_, again)] = record.lost(tmp_path)
+        assert again["lost"] == known["lost"]
+        record.forget(file)
+        assert list(record.lost(tmp_path)) == []
+
+
+def test_a_page_that_outlived_its_supervisor_keeps_its_port(tmp_path: Path) -> None:
+    first = parts.ports(tmp_path)
+    lock = locks.take(tmp_path / "page.lock")
+    assert lock is not None
+    with lock, parts.socket.create_server(("127.0.0.1", first["page"])):
+        assert parts.ports(tmp_path)["page"] == first["page"]
+    with parts.socket.create_server(("127.0.0.1", first["page"])):
+        assert parts.ports(tmp_path)["page"] != first["page"]
