@@ -16,10 +16,11 @@ from playwright.sync_api import Error, Page, expect
 
 from regrow.station.healing import SILENT
 from tests.system.browser import SCREENSHOTS, empty_page
-from tests.system.conftest import Desk, await_no_process, desk_in
+from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
 from tests.system.test_station import await_end, driver_of, flow_run, the_station, wait_for
 
-SLOW: dict[str, Any] = {"seconds": 0.3, "max_steps": 40, "trials": 2}
+SLOW: dict[str, Any] = {"train": TRAIN.replace("SECONDS", "0.5 if trial.attempt == 1 else 0.01"), "max_steps": 200, "trials": 2}
+"""An experiment that nobody sees the end of who does not stop it, and which then soon has its end."""
 BROKEN = "def train(trial):\n    raise ValueError('not yet')\n"
 HEALS = "regrow: a run whose driver was lost goes on"
 
@@ -64,7 +65,7 @@ def click(page: Page, button: str, confirm: str) -> None:
     page.get_by_role("button", name=button, exact=True).first.click()
     window = page.locator(".p-modal")
     expect(window).to_be_visible()
-    look(page, f"asks-{button.lower()}")
+    page.screenshot(path=SCREENSHOTS / f"station-asks-{button.lower()}.png")
     window.get_by_role("button", name=confirm, exact=True).last.click()
     expect(window).to_be_hidden()
 
@@ -141,7 +142,7 @@ def test_retry_of_a_scheduled_run_whose_trainable_was_mended(desk: Desk, browser
     click(browser_page, "Retry", "Retry")
     after = await_state(desk, name, "Completed")
     assert (after["id"], after["run_count"]) == (before["id"], 2)
-    assert desk.show(name)["trials"]["done"] == 1
+    assert desk.show(name)["counts"]["done"] == 1
 
 
 def test_cancel_ends_a_run_with_a_checkpoint_and_retry_goes_on(desk: Desk, browser_page: Page) -> None:
@@ -187,7 +188,7 @@ def test_a_custom_run_has_the_number_of_trials_of_the_form(desk: Desk, browser_p
     page.get_by_role("button", name="Submit", exact=True).click()
     folder = desk.folder / ".regrow"
     name = wait_for(lambda: next((one.name for one in folder.glob("sized-20*")), None), "no run")
-    assert await_end(desk, name)["trials"]["done"] == 3
+    assert await_end(desk, name)["counts"]["done"] == 3
     page.goto(f"{station.prefect_url}/deployments/deployment/{known['id']}")
     expect(page.get_by_text(name).first).to_be_visible()
     look(page, "deployment")
@@ -197,7 +198,7 @@ def test_a_custom_run_has_the_number_of_trials_of_the_form(desk: Desk, browser_p
 
 
 def test_our_page_has_schedules_and_what_runs_with_links_that_work(desk: Desk, browser_page: Page) -> None:
-    running = desk.start("run", desk.write("live", **SLOW))
+    running = desk.start("run", desk.write("live", seconds=0.4, max_steps=60, trials=2))
     desk.await_events("live", "saved", 2, running)
     page = browser_page
     for scheme in ("light", "dark"):
