@@ -176,7 +176,7 @@ def test_suspend_ends_a_scheduled_run_with_a_checkpoint_and_resume_goes_on(desk:
 
 
 def test_a_custom_run_has_the_number_of_trials_of_the_form(desk: Desk, browser_page: Page) -> None:
-    desk.run("schedule", desk.write("sized", trials=1, max_steps=1), "--every", "1h")
+    desk.run("schedule", desk.write("sized", trials=1, max_steps=1), "--every", "24h")
     page, station = browser_page, the_station(desk)
     known = deployment(desk, "sized")
     page.goto(f"{station.prefect_url}/deployments/deployment/{known['id']}/run")
@@ -205,7 +205,7 @@ def test_our_page_has_schedules_and_what_runs_with_links_that_work(desk: Desk, b
         page.emulate_media(color_scheme=scheme)
         page.goto(the_station(desk).page_url)
         expect(page.get_by_role("row", name=re.compile("live")).first).to_contain_text("running")
-        expect(page.locator("#planned").get_by_role("row", name=re.compile("sized"))).to_contain_text(re.compile(r"every.*in \d+"))
+        expect(page.locator("#planned").get_by_role("row", name=re.compile("sized"))).to_contain_text(re.compile(r"(?s)every.*in \d+"))
         look(page, f"ours-{scheme}")
     page.goto(f"{the_station(desk).page_url}/e/live")
     look(page, "ours-live")
