@@ -19,7 +19,7 @@ from tests.system.browser import SCREENSHOTS, empty_page
 from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
 from tests.system.test_station import await_end, driver_of, flow_run, the_station, wait_for
 
-SLOW: dict[str, Any] = {"train": TRAIN.replace("SECONDS", "0.5 if trial.attempt == 1 else 0.01"), "max_steps": 200, "trials": 2}
+SLOW: dict[str, Any] = {"train": TRAIN.replace("SECONDS", "0.5 if trial.attempt == 1 else 0.01"), "max_steps": 120, "trials": 2}
 """An experiment that nobody sees the end of who does not stop it, and which then soon has its end."""
 BROKEN = "def train(trial):\n    raise ValueError('not yet')\n"
 HEALS = "regrow: a run whose driver was lost goes on"
