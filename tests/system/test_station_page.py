@@ -78,10 +78,10 @@ def await_state(desk: Desk, name: str, state: str) -> dict[str, Any]:
     return wait_for(reached, f"the flow run of {name} does not become {state}")
 
 
-def gone_on(desk: Desk, name: str, before: dict[str, Any]) -> None:
+def gone_on(desk: Desk, name: str, before: dict[str, Any], *, runs: int = 2) -> None:
     """Checks that the same flow run went on from the log, and that nothing was done twice."""
     after = await_state(desk, name, "Completed")
-    assert (after["id"], after["run_count"]) == (before["id"], 2)
+    assert (after["id"], after["run_count"]) == (before["id"], runs)
     points = [(point["trial"], point["step"]) for point in desk.points(name)]
     assert len(points) == len(set(points)) == SLOW["trials"] * SLOW["max_steps"]
     assert {point["attempt"] for point in desk.points(name)} == {1, 2}, "it went on from its checkpoints"
@@ -172,7 +172,7 @@ def test_suspend_ends_a_scheduled_run_with_a_checkpoint_and_resume_goes_on(desk:
     look(browser_page, "suspended")
     click(browser_page, "Resume", "Submit")
     await_end(desk, name)
-    gone_on(desk, name, before)
+    gone_on(desk, name, before, runs=1)  # Prefect does not count what was resumed
 
 
 def test_a_custom_run_has_the_number_of_trials_of_the_form(desk: Desk, browser_page: Page) -> None:
