@@ -30,7 +30,7 @@ class TakenOver(Abort):
 
 
 class StaysPaused(Abort):
-    """The session of a flow run that was paused in Prefect has ended, and Prefect knows how: its engine is to say nothing."""
+    """The session of a flow run that Prefect's page stopped has ended, and Prefect knows how: its engine is to say nothing."""
 
 
 def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
@@ -55,7 +55,8 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
 
 
 def over_a_pause(ended: State[None], status: Status) -> State[None]:
-    """The state in which the flow run ends, unless it is paused in Prefect; then that is told here, and StaysPaused raised.
+    """The state in which the flow run ends, unless it was paused in Prefect, or cancelled too late for that to change anything;
+    then its state is told here, and StaysPaused raised.
 
     An experiment that has nothing left to do is over all the same. Another one waits for Resume, for which Prefect wants a
     deployment; without one it is left as after Ctrl-C, and Retry goes on.
@@ -65,10 +66,12 @@ def over_a_pause(ended: State[None], status: Status) -> State[None]:
         return ended
     with get_client(sync_client=True) as client:
         now = client.read_flow_run(context.flow_run.id)
-        if now.state is None or not now.state.is_paused():
+        # Cancel may have come when nothing was left to do: Prefect would have the run be Cancelling for ever.
+        late = now.state is not None and now.state.is_cancelling() and not ended.is_cancelled()
+        if now.state is None or not (late or now.state.is_paused()):
             return ended
-        waits = status == "interrupted" and now.deployment_id is not None
+        waits = now.state.is_paused() and status == "interrupted" and now.deployment_id is not None
         # What Prefect's page asks for would be a failure after five minutes.
         state: State[Any] = Suspended(timeout_seconds=PAUSE_SECONDS) if waits else ended
         client.set_flow_run_state(now.id, state, force=True)
-    raise StaysPaused("paused in Prefect")
+    raise StaysPaused("paused or cancelled in Prefect")

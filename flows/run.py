@@ -41,6 +41,7 @@ from regrow.infra.mlflow.in_trial import RayRecords
 from regrow.infra.mlflow.recorder import start_recorder
 from regrow.infra.prefect import notifications
 from regrow.infra.prefect.artifacts import PICTURES, publish
+from regrow.infra.prefect.deployments import schedule_of
 from regrow.infra.prefect.publisher import publishing
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.server import answers
@@ -106,13 +107,19 @@ def run(
 ) -> State[None]:
     """Runs an experiment, or goes on with it, until nothing is left to do.
 
-    `name`: the experiment's, before that of the specification. `spec`: the specification, or the path of its YAML file;
-    None goes on with the experiment `name` of the state root
-    `state`. `trials`: the new total number of trials, None: as it was. `code`: store key of a pickled trainable.
-    `retry_failed`: trials that have failed by now are tried again, from their last checkpoints.
-    `when`: for a run of a schedule, how its runs follow one another, as the key of that name in a specification: the experiment
-    is then one of its own, named after the time, or has so many trials more. `event`: what started the run.
-    Raises UserError or SpecError for what cannot be run.
+    Prefect shows what follows in the forms of its page. Raises UserError or SpecError for what cannot be run.
+
+    Args:
+        name: The experiment's name, before that of the specification.
+        spec: The specification, or the path of its YAML file. None goes on with the experiment `name`.
+        state: Where experiments are kept, a folder or s3://...; None: as for `regrow run`.
+        trials: The total number of trials, for this run. None: as in the specification.
+        code: For runs from a notebook: where the trainable is kept.
+        retry_failed: Trials that have failed by now are tried again, from their last checkpoints.
+        when: For a run of a schedule: how its runs follow one another, as the key of that name in a specification. Each is an
+            experiment of its own, named after the time, or the same one with so many trials more.
+        event: What started the run; `trial.event` of its trials.
+
     """
     if get_current_settings().api.url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
@@ -218,7 +225,7 @@ def _session(
         get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
         publishing(coordinator, client, context.flow_run.id),
     ):
-        for line in notifications.ensure(client, spec, context.flow_run.deployment_id, places):
+        for line in notifications.ensure(client, spec, schedule_of(context.flow_run), places):
             _announce(line)
         logs = RunLogs(client, context.flow_run.id)
         attempts = Attempts(

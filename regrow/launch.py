@@ -138,6 +138,7 @@ def _run(
 
         from regrow.flows import run as flows_run
         from regrow.flows.flow_run import StaysPaused, TakenOver, reopen
+        from regrow.infra.prefect.deployments import by_hand
         from regrow.infra.prefect.private import run_flow
 
         prefect_url = redacted(server.wait().ui_url)
@@ -156,6 +157,8 @@ def _run(
         try:
             with get_client(sync_client=True) as client:
                 again = reopen(client, UUID(its_run)) if its_run is not None else None
+                if again is None and at_home:
+                    again = by_hand(client, name, parameters, flows_run.run.parameters.model_dump_for_openapi())
             try:
                 with nullcontext() if prefect_server.is_looked_after(server) else _heartless():
                     ended = run_flow(flows_run.run, flow_run=again, parameters=parameters, return_type="state")

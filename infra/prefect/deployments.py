@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FLOW = TAG = "regrow"
 """The flow of which schedules are deployments, and their tag."""
 ENTRYPOINT = "regrow.flows.run.run"
+BY_HAND = "by hand"
+"""The deployment, and a tag, of what people start: Prefect's page has Retry, Cancel and Suspend for runs of deployments alone."""
 EXPERIMENT = "regrow.experiment"
 """The label of a flow run with the name of its experiment."""
 _NEXT, _LAST = 3, 5
@@ -107,6 +109,33 @@ def make(
         paused=there is not None and there.paused,
     )
     return there is not None
+
+
+def by_hand(client: SyncPrefectClient, name: str, parameters: dict[str, Any], form: dict[str, Any]) -> FlowRun:
+    """A flow run that is about to begin in this process, as one of the deployment for what people start.
+
+    `form`: as for `make`. Who runs what is retried in the page is the station's worker.
+    """
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Pending
+
+    from regrow.infra.prefect.pool import POOL, ensure_pool
+
+    try:
+        deployment = client.read_deployment_by_name(f"{FLOW}/{BY_HAND}").id
+    except ObjectNotFound:
+        ensure_pool(client)
+        deployment = client.create_deployment(
+            client.create_flow_from_name(FLOW), BY_HAND, tags=[TAG, BY_HAND], work_pool_name=POOL, entrypoint=ENTRYPOINT,
+            description="What `regrow run` and `regrow resume` start while the station is up; it has no schedule.",
+            parameter_openapi_schema=form, enforce_parameter_schema=False,
+        )
+    return client.create_flow_run_from_deployment(deployment, name=name, parameters=parameters, state=Pending())
+
+
+def schedule_of(run: FlowRun) -> UUID | None:
+    """The deployment that a flow run is of, None for what people started."""
+    return None if BY_HAND in run.tags else run.deployment_id
 
 
 def pause(client: SyncPrefectClient, name: str) -> None:

@@ -124,7 +124,8 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         from regrow.flows.run import run
 
         form = run.parameters.model_dump_for_openapi()
-        there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form)
+        words = _described(when, spec, file)
+        there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form, description=words)
         made = next(one for one in deployments.listed(client) if one.name == spec.name)
     print(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
     print(f"each run: {_runs(when, spec)}")
@@ -152,6 +153,14 @@ def _check(spec: Spec, places: Places) -> None:
     check_search(spec)
     environment(spec)
     check_room(spec)
+
+
+def _described(when: When, spec: Spec, file: Path) -> str:
+    """For Prefect's page, in Markdown."""
+    return (
+        f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"
+        "Run, Custom run starts it now; `trials` there is for that run alone."
+    )
 
 
 def _runs(when: When, spec: Spec) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from regrow.infra.prefect.home import read_record
+from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.station import record
 from regrow.station.record import Station
@@ -60,9 +61,17 @@ def standing(station: Station, places: Places) -> Standing:
     return Standing(
         station=station, pages=[("page", station.page_url), ("Prefect", station.prefect_url), ("MLflow", station.mlflow_url)],
         parts=[PartState(name=name, **part, memory=sizes.get(part["pid"], 0)) for name, part in parts.items()],
-        running=sorted(str(known.get("name") or known.get("flow_run")) for _, known in busy),
+        running=_running(places, [known for _, known in busy]),
         scheduled=_scheduled(places),
     )
+
+
+def _running(places: Places, busy: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of what drivers run; which experiment a flow run is, its driver finds out only after it was taken."""
+    found = {str(known["name"]) for known in busy if known.get("name")}
+    if any(not known.get("name") for known in busy):
+        found |= {name for name in places.experiments() if runs_here(places, name)}
+    return sorted(found)
 
 
 def _scheduled(places: Places) -> list[str]:

@@ -38,6 +38,7 @@ from prefect.states import Cancelled
 
 from regrow.infra.log.reading import survey
 from regrow.infra.machine.processes import is_running
+from regrow.infra.prefect.deployments import schedule_of
 from regrow.infra.prefect.pool import POOL, ensure_pool
 from regrow.infra.state.places import Places
 from regrow.station import healing, record
@@ -129,6 +130,8 @@ class Worker:
     def _beat_heart(self, client: SyncPrefectClient) -> None:
         if time.monotonic() - self._beat > HEARTBEAT_SECONDS or not self._beat:
             client.send_worker_heartbeat(POOL, f"station {platform.node()}", HEARTBEAT_SECONDS)
+            # Nothing is taken from this list: who asks for it makes queue and deployments Ready in the page.
+            client.get_scheduled_flow_runs_for_work_pool(POOL, scheduled_before=datetime.now(UTC))
             self._beat = time.monotonic()
 
     def _heal(self, client: SyncPrefectClient) -> None:
@@ -225,7 +228,8 @@ def _as_due(run: FlowRun, deployment: Any) -> Due:
 
 
 def _schedule(run: FlowRun) -> str | None:
-    return None if run.deployment_id is None else str(run.deployment_id)
+    found = schedule_of(run)
+    return None if found is None else str(found)
 
 
 def _flow_run_of(places: Places, experiment: str) -> str | None:

@@ -140,7 +140,7 @@ def test_a_session_goes_on_when_its_terminal_is_gone(desk: Desk) -> None:
     desk.await_events("left", "saved", 2, running)
     running.kill()
     running.communicate()
-    assert await_end(desk, "left")["trials"]["done"] == 2
+    assert await_end(desk, "left")["counts"]["done"] == 2
 
 
 def test_a_lost_driver_is_replaced_and_its_terminal_sees_the_end(desk: Desk) -> None:
@@ -168,7 +168,7 @@ def test_cancel_in_the_page_stops_and_retry_goes_on(desk: Desk) -> None:
     wait_for(lambda: flow_run(desk, "clicked")["state"]["type"] == "CANCELLED", "it was not cancelled")
     assert desk.show("clicked")["status"] == "stopped"
     set_state(desk, "clicked", type="SCHEDULED", name="AwaitingRetry", message="Retry from the UI")
-    assert await_end(desk, "clicked")["trials"]["done"] == 2
+    assert await_end(desk, "clicked")["counts"]["done"] == 2
     wait_for(lambda: flow_run(desk, "clicked")["state"]["type"] == "COMPLETED", "Prefect was not told")
 
 
@@ -179,7 +179,7 @@ def test_retry_tries_failed_trials_of_a_mended_trainable_again(desk: Desk) -> No
     wait_for(lambda: flow_run(desk, "mended")["state"]["type"] == "FAILED", "Prefect was not told")
     desk.write("mended", trials=1, max_steps=2)
     set_state(desk, "mended", type="SCHEDULED", name="AwaitingRetry", message="Retry from the UI")
-    assert await_end(desk, "mended")["trials"]["done"] == 1
+    assert await_end(desk, "mended")["counts"]["done"] == 1
 
 
 @pytest.mark.parametrize("part", ["mlflow", "worker", "ray", "prefect", "supervisor", "keeper"])
