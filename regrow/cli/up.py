@@ -29,6 +29,13 @@ def up(
         typer.Option(min=1, max=55_531, help="First port of the S3 server [default: any free ones]", show_default=False),
     ] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until told to end")] = False,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Listen there as well, with passwords: a name or address of this machine, or 0.0.0.0 [default: loopback only]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Start a station on this machine: Prefect, MLflow, Ray and a worker that stay up, on loopback only.
 
@@ -47,9 +54,9 @@ def up(
 
     places = Places.at(state or root)
     if foreground:
-        start.stay(places, s3=place if s3 else None)
+        start.stay(places, s3=place if s3 else None, host=host)
         return
-    for line in start.start(places, s3=place if s3 else None):
+    for line in start.start(places, s3=place if s3 else None, host=host):
         say(f"# {line}" if s3 else line)
 
 
