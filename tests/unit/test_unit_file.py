@@ -29,7 +29,7 @@ def test_the_unit_starts_the_station_again_and_lets_it_save(places: Places, tmp_
     assert any(line.startswith("loginctl enable-linger") for line in told)
     for line in ("Restart=always", "KillMode=mixed", "TimeoutStopSec=90", 'Environment="REGROW_STATION_NO_KEEPER=1"'):
         assert line in said.splitlines()
-    assert "-m\" \"regrow\" \"up\" \"--foreground\" \"--state\"" in said
+    assert '-m" "regrow" "up" "--foreground" "--state"' in said
     assert '\\"state\\" of 100%% $$HOME' in said
     assert "hush" not in said
 
