@@ -18,6 +18,7 @@ from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay, survey
 from regrow.infra.log.segments import PREFIX
 from regrow.infra.mlflow.removal import forget_runs
+from regrow.infra.prefect import home as homes
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
 from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
@@ -109,7 +110,9 @@ def _forget_flow_run(places: Places, flow_run: str) -> None:
     if not flow_run or not url or not prefect_server.answers(url, 0.0):
         return
     home = {} if prefect_server.configured_api_url() else {"PREFECT_HOME": str(places.prefect_home)}
-    with within({**CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url}):
+    auth = homes.auth(places.prefect_home) if home else None
+    key = {} if auth is None else {"PREFECT_API_AUTH_STRING": auth}
+    with within({**CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url, **key}):
         from prefect import get_client
 
         with get_client(sync_client=True) as client:

@@ -60,12 +60,19 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
             _end(server)
 
 
-def server_command(tracking_uri: str, artifacts: str | None, *, port: int) -> tuple[list[str], dict[str, str]]:
-    """The command of MLflow's server on a database, and the variables that it needs beside this process's."""
+def server_command(
+    tracking_uri: str, artifacts: str | None, *, port: int, host: str = "127.0.0.1", app: str | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The command of MLflow's server on a database, and the variables that it needs beside this process's.
+
+    `app`: the name of another of MLflow's applications than ours for looking.
+    """
     command = [sys.executable, "-m", "mlflow", "server"]
-    if entry_points(group="mlflow.app", name=_APP):  # not so where an older version of ours was installed for editing
+    if app is not None:
+        command += ["--app-name", app]
+    elif entry_points(group="mlflow.app", name=_APP):  # not so where an older version of ours was installed for editing
         command += ["--app-name", _APP]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--host", host, "--port", str(port), "--workers", "1"]
     if artifacts is not None:
         command += ["--artifacts-destination", artifacts]
     # In the environment rather than on the command line, which everybody on the machine can read: it may have a password.

@@ -4,6 +4,7 @@ users.lock   held shared by each process that uses the server; the server takes 
 start.lock   held by whoever starts the server, or looks whether it has to
 server.lock  held by the server's process until it ends, however it ends
 stays.lock   held by a station, whose server has schedules and automations to look after
+host         where a station has the server listen beside the loopback; empty for nowhere
 server.json  pid and address of the last server, and whether it looks after schedules
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regrow.infra.machine import locks
+from regrow.infra.state import passwords
 from regrow.tasks.errors import RegrowError, UserError
 
 TICK = 0.01
@@ -36,17 +38,35 @@ def start(home: Path) -> IO[str]:
     return _briefly_held(home / "start.lock")
 
 
-def stay(home: Path) -> IO[str]:
-    """The station's lock: while it is open the server of `home` serves schedules. Raises UserError if a station has it."""
+def stay(home: Path, host: str | None = None) -> IO[str]:
+    """The station's lock: while it is open the server of `home` serves schedules. Raises UserError if a station has it.
+
+    `host`: where the server listens beside the loopback, None for nowhere.
+    """
     file = locks.take(home / "stays.lock", wait=_LOOK_SECONDS)
     if file is None:
         raise UserError(f"a station has the Prefect server of {home} already; end that first with `regrow down`")
+    (home / "host").write_text(host or "")
     return file
 
 
 def stays(home: Path) -> bool:
     """Whether a station has the server of `home`."""
     return locks.is_held(home / "stays.lock")
+
+
+def host(home: Path) -> str | None:
+    """Where the server of `home` is to listen beside the loopback, as a station has it; None for nowhere."""
+    try:
+        return (stays(home) and (home / "host").read_text()) or None
+    except FileNotFoundError:
+        return None
+
+
+def auth(home: Path) -> str | None:
+    """USER:PASSWORD for the server of `home`, which a station that listens elsewhere asks for; None where none was made."""
+    known = passwords.read(home.parent)
+    return None if known is None else known.prefect_auth
 
 
 def _briefly_held(path: Path, *, shared: bool = False) -> IO[str]:

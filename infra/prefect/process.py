@@ -100,7 +100,7 @@ def main() -> None:
     arguments.add_argument("--home", type=Path, required=True)
     arguments.add_argument("--users", type=Path, required=True)
     arguments.add_argument("--template", type=Path, required=True)
-    arguments.add_argument("--socket", type=int, required=True, help="an inherited listening socket")
+    arguments.add_argument("--socket", type=int, required=True, nargs="+", help="inherited listening sockets")
     options = arguments.parse_args()
     # It ends with its last user, who has things to tell it to the very end, also where everybody is told to end.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -133,7 +133,7 @@ def main() -> None:
         uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=1)
     )
     tenancy.serve(server)
-    server.run(sockets=[socket.socket(fileno=options.socket)])
+    server.run(sockets=[socket.socket(fileno=number) for number in options.socket])
     os._exit(0)  # all is written and closed; taking the interpreter apart takes 0.5 s, for which the last user waits
 
 

@@ -20,12 +20,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import addresses, locks
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect.home import TICK, is_leaving, read_record
 from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT, server_environment, template
@@ -52,10 +52,13 @@ class PrefectServer:
     api_url: str
     ui_url: str
     embedded: bool
+    auth: str | None = field(default=None, repr=False)
+    """USER:PASSWORD of an embedded one; None: it asks for none."""
 
     def environment(self) -> dict[str, str]:
         """The variables with which a process talks to this server and to no other."""
-        return {**CLIENT_ENVIRONMENT, "PREFECT_API_URL": self.api_url}
+        auth = {} if self.auth is None else {"PREFECT_API_AUTH_STRING": self.auth}
+        return {**CLIENT_ENVIRONMENT, "PREFECT_API_URL": self.api_url, **auth}
 
 
 class PrefectServerHandle:
@@ -156,19 +159,21 @@ class PrefectServerHandle:
 
 
 @contextmanager
-def staying(home: Path, *, port: int | None = None) -> Iterator[PrefectServerHandle]:
+def staying(home: Path, *, port: int | None = None, host: str | None = None) -> Iterator[PrefectServerHandle]:
     """The embedded server of `home` within the block, with the services that schedules and automations need; see `begin`.
 
     One that runs without them, for an experiment under way, is replaced; its users find the next one at the same address.
+    `host`: a name or address of this machine at which it listens as well, and then asks everybody for a password.
     Raises UserError also where a station has it already.
     """
     home.mkdir(parents=True, exist_ok=True)
-    with homes.stay(home):
+    with homes.stay(home, host):
         handle = begin(home, port=port, adopt=False)
         try:
             handle.wait()
             handle.watch()
-            if not read_record(home).get("schedules"):
+            known = read_record(home)
+            if not known.get("schedules") or known.get("host") != host:
                 handle.replace()
                 handle.wait()
             yield handle
@@ -275,22 +280,27 @@ def _attach(home: Path, known: Mapping[str, Any], port: int | None) -> PrefectSe
             f"The Prefect server of {home} already runs on port {known['port']}, not {port}: "
             "leave the port out, or wait until its users have finished"
         )
-    handle = PrefectServerHandle(_embedded(known["port"]), home)
+    handle = PrefectServerHandle(_embedded(home, known["port"]), home)
     handle._pid = known["pid"]
     return handle
 
 
 def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectServerHandle:
-    schedules = homes.stays(home)
-    with _listen(port, last_port) as listener, (home / "server.log").open("ab") as log:
-        server = _embedded(listener.getsockname()[1])
+    schedules, host = homes.stays(home), homes.host(home)
+    with ExitStack() as stack:
+        log = stack.enter_context((home / "server.log").open("ab"))
+        listeners = [stack.enter_context(one) for one in _listen(port, last_port, host)]
+        numbers = [one.fileno() for one in listeners]
+        server = _embedded(home, listeners[0].getsockname()[1])
         command = [sys.executable, "-P", "-m", "regrow.infra.prefect.process"]
         command += ["--home", str(home), "--users", str(home / "users.lock")]
-        command += ["--template", str(template()), "--socket", str(listener.fileno())]
+        command += ["--template", str(template()), "--socket", *map(str, numbers)]
         child = subprocess.Popen(
             command,
-            pass_fds=(lock, listener.fileno()),
-            env=server_environment(home, server.api_url, schedules=schedules),
+            pass_fds=(lock, *numbers),
+            env=server_environment(
+                home, server.api_url, schedules=schedules, host=host, auth=None if host is None else server.auth
+            ),
             cwd=home,  # no settings file of the user's folder is meant for this server
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -300,6 +310,7 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
         )
     record = {
         "pid": child.pid, "port": listener_port(server), "api_url": server.api_url, "schedules": schedules, "since": time.time(),
+        "host": host,
     }
     partial = home / "server.json.partial"
     partial.write_text(json.dumps(record))
@@ -314,15 +325,19 @@ def listener_port(server: PrefectServer) -> int:
     return urllib.parse.urlsplit(server.api_url).port or 0
 
 
-def _embedded(port: int) -> PrefectServer:
-    return PrefectServer(api_url=f"http://127.0.0.1:{port}/api", ui_url=f"http://127.0.0.1:{port}", embedded=True)
+def _embedded(home: Path, port: int) -> PrefectServer:
+    url = f"http://127.0.0.1:{port}"
+    return PrefectServer(api_url=f"{url}/api", ui_url=url, embedded=True, auth=homes.auth(home))
 
 
-def _listen(port: int | None, last_port: int) -> socket.socket:
-    """Bind before the child starts: a taken port is known at once, and clients may connect while it boots."""
+def _listen(port: int | None, last_port: int, host: str | None = None) -> list[socket.socket]:
+    """Bind before the child starts: a taken port is known at once, and clients may connect while it boots.
+
+    With `host` there as well as on the loopback, where all that runs on this machine finds it.
+    """
     for candidate in (port,) if port is not None else (last_port, 0):
         try:
-            return socket.create_server(("127.0.0.1", candidate), backlog=128)
+            return list(addresses.listen(host, candidate))
         except OSError as error:
             reason = error
     if port is not None:

@@ -30,8 +30,13 @@ CLIENT_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
 )
 
 
-def server_environment(home: Path, api_url: str, *, schedules: bool) -> dict[str, str]:
-    """The whole environment of the server that is to answer at `api_url`; `schedules`: with the services of a station."""
+def server_environment(
+    home: Path, api_url: str, *, schedules: bool, auth: str | None = None, host: str | None = None
+) -> dict[str, str]:
+    """The whole environment of the server that is to answer at `api_url`; `schedules`: with the services of a station.
+
+    `auth`: `USER:PASSWORD` that it asks for, None for nothing. `host`: where it listens beside the loopback.
+    """
     foreign = (
         "PREFECT_API_",
         "PREFECT_SERVER_",
@@ -45,7 +50,7 @@ def server_environment(home: Path, api_url: str, *, schedules: bool) -> dict[str
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(urllib.parse.urlsplit(api_url).port),
-        "PREFECT_SERVER_UI_API_URL": api_url,
+        "PREFECT_SERVER_UI_API_URL": api_url if host is None else "/api",  # under whichever name it was opened
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": api_url.removesuffix("/api"),  # the default lets any web page call this API
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
@@ -58,6 +63,7 @@ def server_environment(home: Path, api_url: str, *, schedules: bool) -> dict[str
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": str(schedules).lower() for name in _STATION_SERVICES},
         **CLIENT_ENVIRONMENT,
+        **({} if auth is None else {"PREFECT_SERVER_API_AUTH_STRING": auth, "PREFECT_API_AUTH_STRING": auth}),
     }
     return {**{k: v for k, v in os.environ.items() if not k.startswith(foreign)}, **settings}
 

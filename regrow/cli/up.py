@@ -14,6 +14,7 @@ from rich.console import Console
 from regrow.cli.options import ServerFolderOption, StateOption
 from regrow.infra.local import s3_server
 from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
 
 _FOREIGN = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """These would come before the file with the server's own."""
@@ -29,6 +30,18 @@ def up(
         typer.Option(min=1, max=55_531, help="First port of the S3 server [default: any free ones]", show_default=False),
     ] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until told to end")] = False,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Listen there as well, with passwords: a name or address of this machine, or 0.0.0.0 [default: loopback only]",
+            show_default=False,
+        ),
+    ] = None,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Write a systemd unit for the station; start nothing")] = False,
+    compose: Annotated[
+        bool, typer.Option("--compose", help="Write a compose.yaml with servers for a team into this folder; start nothing")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --compose: write over the file that is there")] = False,
 ) -> None:
     """Start a station on this machine: Prefect, MLflow, Ray and a worker that stay up, on loopback only.
 
@@ -39,6 +52,10 @@ def up(
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
+    if systemd or compose:
+        for line in _written(state, host, compose=compose, force=force, s3=s3):
+            say(line)
+        return
     place = s3_server.home(folder)
     root = _start_s3(place, port, say, named=folder is not None) if s3 else None
     if not station:
@@ -47,10 +64,24 @@ def up(
 
     places = Places.at(state or root)
     if foreground:
-        start.stay(places, s3=place if s3 else None)
+        start.stay(places, s3=place if s3 else None, host=host)
         return
-    for line in start.start(places, s3=place if s3 else None):
+    for line in start.start(places, s3=place if s3 else None, host=host):
         say(f"# {line}" if s3 else line)
+
+
+def _written(state: str | None, host: str | None, *, compose: bool, force: bool, s3: bool) -> list[str]:
+    """Writes what starts servers later; returns what is told of it."""
+    if compose:
+        from regrow.station import compose as servers
+
+        return servers.write(Path.cwd(), force=force)
+    if s3:
+        raise UserError("--systemd: the unit starts no S3 server; leave --s3 out, and name the state by --state s3://BUCKET")
+    from regrow.station import beyond, unit
+
+    places = Places.at(state).writable()
+    return unit.write(places, Path.cwd(), host=beyond.prepare(places, host))
 
 
 def _start_s3(place: Path, port: int | None, say: Callable[[str], None], *, named: bool) -> str:

@@ -16,6 +16,7 @@ from functools import partial
 
 import uvicorn
 
+from regrow.infra.machine import addresses
 from regrow.infra.state.places import Places
 from regrow.page.app import app
 from regrow.page.links import Links, Scheduled
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--socket", type=int, metavar="FD", help="a descriptor of a listening socket")
     where.add_argument("--port", type=int, metavar="N", help="a port of the loopback")
+    parser.add_argument("--host", help="with --port: an address beside the loopback; only with a password")
     asked = parser.parse_args(arguments)
     password = os.environ.pop("REGROW_PAGE_PASSWORD", None) or None
     links = Links(prefect=os.environ.get("REGROW_PAGE_PREFECT") or None, mlflow=os.environ.get("REGROW_PAGE_MLFLOW") or None)
@@ -42,14 +44,16 @@ def main(arguments: list[str] | None = None) -> None:
         scheduled = partial(_scheduled, places) if os.environ.get("PREFECT_API_URL") else None
         made = app(places, replace(links, scheduled=scheduled), password, hosts=hosts)
         made.include_router(router(places))
-        listening = _listening(asked.socket, asked.port)
+        if asked.host and not password:
+            raise UserError("--host: REGROW_PAGE_PASSWORD is not set; nobody else may see the page without one")
+        listening = _listening(asked.socket, asked.port, asked.host)
     except UserError as error:
         sys.exit(f"regrow: {error}")
     config = uvicorn.Config(
         made, log_level="warning", access_log=False, server_header=False, proxy_headers=False, lifespan="off",
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(config).run(sockets=listening)
     sys.stdout.flush()
     os._exit(0)  # a thread that still reads a long log has nothing to finish
 
@@ -72,20 +76,17 @@ def _scheduled(places: Places) -> list[Scheduled]:
     return sorted(shown, key=lambda one: (one.next is None, one.next or 0.0))
 
 
-def _listening(descriptor: int | None, port: int | None) -> socket.socket:
+def _listening(descriptor: int | None, port: int | None, host: str | None) -> list[socket.socket]:
     if descriptor is not None:
         try:
-            return socket.socket(fileno=descriptor)
+            return [socket.socket(fileno=descriptor)]
         except OSError as error:
             raise UserError(f"--socket: {descriptor} is no socket ({error.strerror})") from None
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind(("127.0.0.1", port or 0))
+        made = addresses.listen(host, port or 0)
     except (OSError, OverflowError) as error:
         raise UserError(f"--port: {port} cannot be had ({error})") from None
-    made.listen()
-    sys.stdout.write(f"http://127.0.0.1:{made.getsockname()[1]}\n")
+    sys.stdout.write(f"http://127.0.0.1:{made[0].getsockname()[1]}\n")
     sys.stdout.flush()
     return made
 

@@ -17,17 +17,22 @@ from typing import Any
 
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.log import full
+from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.live.viewer import Viewer
 from regrow.search.spec import Spec
+from regrow.station import record
 from regrow.station.orders import Line, Word, encode_signal, hand_over
 from regrow.station.record import Station
+from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Unavailable
 
 LOOK_SECONDS = (0.05, 0.5)
 """Between looks at the log: in a folder, in a bucket."""
 WAIT_SECONDS = 20.0
 """How long a driver that is still starting is waited for, before the session is run without the station."""
+ALONE_SECONDS = 30.0
+"""Between looks whether the station that is to go on is still there; its supervisor may be about to come back."""
 LEFT_SECONDS = 2.0
 """How long, after the driver has ended, the rest of its log may take to come."""
 
@@ -57,7 +62,7 @@ def run_there(
         whole = _watch(follower, viewer, said, f"{socket.gethostname()}:{pid}:", places)
     if not whole:
         announce("the driver on the station was lost; the station goes on by itself, and Ctrl-C ends only this view")
-        _watch_on(follower, viewer, places)
+        _watch_on(follower, viewer, places, name)
     return True
 
 
@@ -124,15 +129,22 @@ def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places:
     return True
 
 
-def _watch_on(follower: Follower, viewer: Viewer, places: Places) -> None:
-    """Shows what another driver of the station makes of it, until that has ended. Ctrl-C ends only the watching."""
-    seen = viewer.board.history.opened
+def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> None:
+    """Shows what another driver of the station makes of it, until that has ended, or nobody is left who could.
+
+    Ctrl-C ends only the watching.
+    """
+    seen, looked = viewer.board.history.opened, time.monotonic()
     with viewer.showing():
         while True:
             more = _look(follower, viewer)
             history = viewer.board.history
             if history.opened is not seen and history.closed is not None:
                 return
+            if time.monotonic() - looked > ALONE_SECONDS:
+                if record.find(places) is None and not runs_here(places, name):
+                    raise RegrowError(f"the station of {places.root} is gone; `{places.command('resume', name)}` goes on without it")
+                looked = time.monotonic()
             if not more:
                 time.sleep(LOOK_SECONDS[places.remote])
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import addresses, locks
 from regrow.infra.mlflow.ui import server_command
+from regrow.infra.state import passwords
 from regrow.infra.state.places import Places
-from regrow.station import keeper, record
+from regrow.station import beyond, keeper, record
 
 NO_KEEPER = "REGROW_STATION_NO_KEEPER"
 """Set where something else, such as systemd, starts the supervisor again."""
@@ -45,17 +46,14 @@ def ports(folder: Path) -> dict[str, int]:
 def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, int], links: Mapping[str, str]) -> list[Part]:
     """All parts but the Prefect server. `environment`: of all of them; `links`: what the page is told of the others."""
     folder = record.folder_of(places)
-    base = {**os.environ, **environment}
+    base, where = {**os.environ, **environment}, beyond.host()
     found = []
     if not os.environ.get("RAY_ADDRESS"):
         found.append(
             Part(name="ray", command=_module("head", str(folder)), environment=base, ready=(folder / "ray.json").exists)
         )
     if not os.environ.get("MLFLOW_TRACKING_URI"):
-        command, own = server_command(places.mlflow_uri, places.mlflow_artifacts, port=numbers["mlflow"])
-        found.append(
-            Part(name="mlflow", command=command, environment={**base, **own}, ready=_answers(f"http://127.0.0.1:{numbers['mlflow']}/health"))
-        )
+        found.append(_mlflow(places, base, numbers["mlflow"], where))
     again = _module("supervisor", "--state", places.root)
     keep = [sys.executable, "-I", "-S", keeper.__file__, str(folder / "station.lock"), *again]
     worker = _module("worker", "--state", places.root)
@@ -65,6 +63,12 @@ def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, 
     )
     shown = {"REGROW_PAGE_PREFECT": links["prefect"], "REGROW_PAGE_MLFLOW": links["mlflow"]}
     page = [sys.executable, "-P", "-m", "regrow.page", "--state", places.root, "--port", str(numbers["page"])]
+    if where is not None:
+        page += ["--host", where]
+        known = passwords.make(places.services)
+        shown |= {"REGROW_PAGE_PASSWORD": known.page, beyond.HOSTS: ",".join(beyond.names(where))}
+        if "mlflow" in {part.name for part in found}:  # whose page it links to
+            shown |= {"MLFLOW_TRACKING_USERNAME": passwords.USER, "MLFLOW_TRACKING_PASSWORD": known.mlflow}
     found.append(
         Part(name="page", command=page, environment={**base, **shown}, ready=_answers(f"http://127.0.0.1:{numbers['page']}/health"))
     )
@@ -72,6 +76,18 @@ def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, 
     if not os.environ.get(NO_KEEPER):
         found.append(Part(name="keeper", command=keep, environment=dict(os.environ), ready=_always))
     return found
+
+
+def _mlflow(places: Places, base: Mapping[str, str], port: int, where: str | None) -> Part:
+    if where is None:
+        command, own = server_command(places.mlflow_uri, places.mlflow_artifacts, port=port)
+    else:
+        # It takes one address only.
+        command, own = server_command(places.mlflow_uri, places.mlflow_artifacts, port=port, host=where, app="basic-auth")
+        known = passwords.make(places.services)
+        own |= beyond.mlflow_environment(record.folder_of(places), known, port, beyond.names(where))
+    at = "127.0.0.1" if where is None or where in addresses.ANY else addresses.names(where)[0]
+    return Part(name="mlflow", command=command, environment={**base, **own}, ready=_answers(f"http://{at}:{port}/health"))
 
 
 def _always() -> bool:

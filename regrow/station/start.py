@@ -14,7 +14,7 @@ from pathlib import Path
 from regrow.infra.machine import locks
 from regrow.infra.machine.processes import is_running
 from regrow.infra.state.places import Places
-from regrow.station import record
+from regrow.station import beyond, record
 from regrow.station.record import Station
 from regrow.station.supervisor import S3, Supervisor
 from regrow.tasks.errors import RegrowError
@@ -26,18 +26,20 @@ END_SECONDS = 120.0
 _TICK = 0.1
 
 
-def start(places: Places, *, s3: Path | None = None) -> Iterator[str]:
+def start(places: Places, *, s3: Path | None = None, host: str | None = None) -> Iterator[str]:
     """Starts the station of a state root if none runs; gives lines for people, the last when everything is ready.
 
-    `s3`: the folder of the S3 server that is to end with it. Raises RegrowError if it does not come up.
+    `s3`: the folder of the S3 server that is to end with it. `host`: where it listens as well, with passwords. Raises
+    RegrowError if it does not come up.
     """
     began, folder = time.monotonic(), record.folder_of(places.writable())
     if (found := record.find(places)) is not None:
         yield f"a station runs on {places.root} already, process {found.pid}; `regrow status` tells of it"
         return
+    where = beyond.prepare(places, host)
     (folder / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder / "logs" / "supervisor.log"
-    environment = {**os.environ, **({S3: str(s3)} if s3 is not None else {})}
+    environment = {**os.environ, **_asked(s3, where)}
     with log.open("ab") as into:
         command = [sys.executable, "-P", "-m", "regrow.station.supervisor", "--state", places.root]
         child = subprocess.Popen(
@@ -49,13 +51,20 @@ def start(places: Places, *, s3: Path | None = None) -> Iterator[str]:
     yield f"page:    {station.page_url}"
     yield f"Prefect: {station.prefect_url}"
     yield f"MLflow:  {station.mlflow_url}"
+    if where is not None:
+        yield from beyond.how_to_hand_on(places, station, where)
     yield "`regrow run` starts there now; `regrow status` tells of it, `regrow down` ends it"
 
 
-def stay(places: Places, *, s3: Path | None = None) -> None:
+def stay(places: Places, *, s3: Path | None = None, host: str | None = None) -> None:
     """Is the station of a state root, in this process, until told to end. Raises UserError if one runs."""
-    put({S3: str(s3)} if s3 is not None else {})
+    put(_asked(s3, beyond.prepare(places, host)))
     Supervisor(places.writable()).run()
+
+
+def _asked(s3: Path | None, where: str | None) -> dict[str, str]:
+    """What was asked for, in the variables by which a supervisor, and each after it, knows."""
+    return {**({S3: str(s3)} if s3 is not None else {}), beyond.HOST: where or ""}
 
 
 def end(places: Places) -> bool:

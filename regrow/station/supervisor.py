@@ -26,7 +26,7 @@ from regrow.infra.machine import locks
 from regrow.infra.machine.processes import is_running
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.state.places import Places
-from regrow.station import record
+from regrow.station import beyond, record
 from regrow.station.parts import Part, parts, ports
 from regrow.station.record import Station
 from regrow.tasks.errors import RegrowError, UserError
@@ -142,16 +142,18 @@ class Supervisor:
             handle = stack.enter_context(_prefect(self._places))
             server = handle.server
             numbers = ports(self._folder)
-            pages = {name: f"http://127.0.0.1:{port}" for name, port in numbers.items()}
+            at = "127.0.0.1" if (where := beyond.host()) is None else beyond.names(where)[0]
+            pages = {name: f"http://{at}:{port}" for name, port in numbers.items()}
+            shown = server.ui_url if where is None else server.ui_url.replace("127.0.0.1", at)
             pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
             known = record.read(self._folder / "parts.json")
-            for part in parts(self._places, server.environment(), numbers, {**pages, "prefect": server.ui_url}):
+            for part in parts(self._places, server.environment(), numbers, {**pages, "prefect": shown}):
                 self._running.append(Running(part, self._folder))
                 self._running[-1].adopt(known.get(part.name, {}))
             record.write(self._folder / "parts.json", {one.part.name: _told(one) for one in self._running})
             Station(
                 folder=self._folder, pid=os.getpid(), since=time.time(), prefix=sys.prefix, version=version("regrow"),
-                prefect_api=server.api_url, prefect_url=server.ui_url, mlflow_url=pages["mlflow"], page_url=pages["page"],
+                prefect_api=server.api_url, prefect_url=shown, mlflow_url=pages["mlflow"], page_url=pages["page"],
                 s3=os.environ.get(S3),
             ).write()
             try:
@@ -191,7 +193,7 @@ def _told(running: Running) -> dict[str, object]:
 
 
 def _prefect(places: Places) -> AbstractContextManager[prefect_server.PrefectServerHandle]:
-    return prefect_server.staying(places.prefect_home)
+    return prefect_server.staying(places.prefect_home, host=beyond.host())
 
 
 def main() -> None:
