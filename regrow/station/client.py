@@ -143,7 +143,8 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
                 return
             if time.monotonic() - looked > ALONE_SECONDS:
                 if record.find(places) is None and not runs_here(places, name):
-                    raise RegrowError(f"the station of {places.root} is gone; `{places.command('resume', name)}` goes on without it")
+                    alone = f"`{places.command('resume', name)}` goes on without it"
+                    raise RegrowError(f"the station of {places.root} is gone; {alone}")
                 looked = time.monotonic()
             if not more:
                 time.sleep(LOOK_SECONDS[places.remote])

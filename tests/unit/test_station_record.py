@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 from regrow.infra.machine import locks
@@ -30,7 +31,7 @@ def test_a_page_that_outlived_its_supervisor_keeps_its_port(tmp_path: Path) -> N
     first = parts.ports(tmp_path)
     lock = locks.take(tmp_path / "page.lock")
     assert lock is not None
-    with lock, parts.socket.create_server(("127.0.0.1", first["page"])):
+    with lock, socket.create_server(("127.0.0.1", first["page"])):
         assert parts.ports(tmp_path)["page"] == first["page"]
-    with parts.socket.create_server(("127.0.0.1", first["page"])):
+    with socket.create_server(("127.0.0.1", first["page"])):
         assert parts.ports(tmp_path)["page"] != first["page"]
