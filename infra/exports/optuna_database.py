@@ -94,6 +94,8 @@ def _checked(url: str) -> None:
         raise UserError(f"{shown_url(url)} needs a driver that is not installed: pip install '{package}'") from None
     except (SQLAlchemyError, ValueError):
         raise UserError(f"{shown_url(url)} is no URL of a database; write sqlite:///FILE.db") from None
+    if parts.host is not None and "@" in parts.host:  # a piece of the password, which the driver would tell as the host's name
+        raise UserError(f"{shown_url(url)}: an @ of the user's name or the password is written as %40")
     if dialect.is_async:
         plain = parts.set(drivername=parts.get_backend_name())
         meant = plain.render_as_string(hide_password=True)

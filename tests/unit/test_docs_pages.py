@@ -72,7 +72,7 @@ def commands(page: Page) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_every_command_that_is_named_exists_with_its_options(page: Page) -> None:
     known = {
-        name: set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(p.written for p in command_line.parameters(function))))
+        name: set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", " ".join(p.written for p in command_line.parameters(function))))
         for name, function in command_line.commands().items()
     }
     for said in commands(page):

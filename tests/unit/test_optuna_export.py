@@ -264,7 +264,7 @@ def test_a_password_is_in_no_message(url: str, unfinished_history: History) -> N
 def test_a_database_that_nothing_here_can_speak_to_is_refused_in_a_line(
     url: str, said: str, unfinished_history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for driver in ("psycopg", "MySQLdb", "pymysql", "pyodbc"):
+    for driver in ("psycopg", "psycopg2", "MySQLdb", "pymysql", "pyodbc"):
         monkeypatch.setitem(sys.modules, driver, None)  # as if not installed
     with pytest.raises(UserError) as error:
         study(unfinished_history, storage=url)

@@ -37,7 +37,8 @@ def test_a_loss_a_recovery_a_failure_and_each_best_are_told_as_events_and_as_lin
         "[2/2] trial 0 done at step 3, score 0.75",
         "finished: 2 of 2 trials ended (1 done, 1 failed); best: trial 0, score 0.75 at step 2",
     ]
-    by_name = {h.event: h.payload for h in found}
+    assert all(h.payload["text"] == h.line for h in found if h.event)
+    by_name = {h.event: {key: value for key, value in h.payload.items() if key != "text"} for h in found}
     assert by_name["regrow.trial.lost"] == {
         "experiment": "told", "trial": 0, "attempt": 1, "step": 1, "cause": "infrastructure", "message": "it was killed",
         "node": "east",
