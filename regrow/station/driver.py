@@ -56,7 +56,7 @@ def main() -> None:
         importlib.import_module(module)
     if head:
         _join(head["address"], folder)
-    with _Post(folder) as post:
+    with _Post(folder, head.get("pid")) as post:
         threading.Thread(target=_end_with_worker, args=(post,), daemon=True).start()
         order, line = post.await_order()
         code = _carry_out(order, line, places)
@@ -67,7 +67,8 @@ def main() -> None:
 class _Post:
     """Where a driver waits: a port and a file that tells of it, which it holds for as long as it lives."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, head: int | None) -> None:
+        self._head = head
         self._file = folder / "drivers" / f"{os.getpid()}.json"
         self._token = secrets.token_hex(32)
         self._lock: IO[str] | None = None
@@ -75,7 +76,8 @@ class _Post:
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._tell({"idle": True, "port": self._listener.getsockname()[1], "token": self._token})
+        port = self._listener.getsockname()[1]
+        self._tell({"idle": True, "port": port, "token": self._token, "head": self._head})
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -72,15 +72,32 @@ def find(places: Places) -> Station | None:
 
 
 def drivers(folder: Path, *, idle: bool) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The drivers that wait for an order, or those that carry one out: process and record, the oldest first."""
+    """The drivers that wait for an order, or those that carry one out: process and record, the oldest first.
+
+    One that waits on a Ray head which is gone by now waits for nothing, see `stranded`.
+    """
+    head = head_of(folder)
     files = sorted((folder / "drivers").glob("*.json"), key=lambda file: int(file.stem))
     for file in files:
         if locks.is_held(file):
             record = read(file)
-            if record and bool(record.get("idle")) == idle:
+            if record and bool(record.get("idle")) == idle and (not idle or record.get("head") == head):
                 yield int(file.stem), record
         elif not is_running(int(file.stem)) and read(file).get("idle", True):
             forget(file)
+
+
+def stranded(folder: Path) -> list[int]:
+    """The drivers that wait on a Ray head which is gone."""
+    head, files = head_of(folder), (folder / "drivers").glob("*.json")
+    found = [(int(file.stem), read(file)) for file in files if locks.is_held(file)]
+    return [pid for pid, known in found if known.get("idle") and known.get("head") != head]
+
+
+def head_of(folder: Path) -> int | None:
+    """The process of the station's Ray head, None while there is none."""
+    pid: int | None = read(folder / "ray.json").get("pid")
+    return pid
 
 
 def lost(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

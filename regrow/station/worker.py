@@ -102,6 +102,8 @@ class Worker:
     def _keep_spare(self) -> None:
         """Starts a driver where none waits or is about to."""
         self._children = [child for child in self._children if child.poll() is None]
+        for pid in record.stranded(self._folder):
+            _signal(pid, signal.SIGKILL)
         waiting = {pid for pid, _ in record.drivers(self._folder, idle=True)}
         spare = self._spare
         if spare is not None and spare.poll() is not None and spare.pid not in waiting:
@@ -178,7 +180,7 @@ class Worker:
 
     def _end_drivers(self) -> None:
         """Ends those that wait at once, and asks those that carry something out to end as Ctrl-C would."""
-        for pid, _ in record.drivers(self._folder, idle=True):
+        for pid in [*record.stranded(self._folder), *(pid for pid, _ in record.drivers(self._folder, idle=True))]:
             _signal(pid, signal.SIGKILL)
         if self._spare is not None and self._spare.poll() is None and not self._is_taken(self._spare.pid):
             self._spare.kill()

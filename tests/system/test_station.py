@@ -205,7 +205,7 @@ def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
     assert desk.show("paused")["status"] == "interrupted"
     assert await_no_process(desk.folder) == []
     desk.run("up")
-    assert await_end(desk, "paused")["trials"]["done"] == 2
+    assert await_end(desk, "paused")["counts"]["done"] == 2
     assert {point["attempt"] for point in desk.points("paused")} == {1, 2}
 
 

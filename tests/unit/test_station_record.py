@@ -27,6 +27,21 @@ def test_a_driver_that_was_killed_over_an_order_is_found_until_it_is_seen_to(tmp
         assert list(record.lost(tmp_path)) == []
 
 
+def test_a_driver_on_a_head_that_is_gone_waits_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "drivers").mkdir()
+    file = tmp_path / "drivers" / "2000000001.json"
+    file.write_text(json.dumps({"idle": True, "port": 1, "token": "x", "head": 7}))
+    lock = locks.take(file)
+    assert lock is not None
+    with lock:
+        record.write(tmp_path / "ray.json", {"pid": 7})
+        assert [pid for pid, _ in record.drivers(tmp_path, idle=True)] == [2_000_000_001]
+        assert record.stranded(tmp_path) == []
+        record.write(tmp_path / "ray.json", {"pid": 8})
+        assert list(record.drivers(tmp_path, idle=True)) == []
+        assert record.stranded(tmp_path) == [2_000_000_001]
+
+
 def test_a_page_that_outlived_its_supervisor_keeps_its_port(tmp_path: Path) -> None:
     first = parts.ports(tmp_path)
     lock = locks.take(tmp_path / "page.lock")
