@@ -68,7 +68,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield Served(url=process.stdout.readline().strip(), process=process, log=log, rest=live[half:])
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def _moved(event: AnyEvent, shift: float) -> AnyEvent:
