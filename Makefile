@@ -83,8 +83,10 @@ $(VENV)/.made:
 	"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
+# --no-deps: the file is complete. Else pip first looks for the newest of a package that another asks for with an extra
+# (sqlalchemy[asyncio]), and refuses that, as the lock has an older one.
 $(VENV)/.locked: requirements.lock | $(VENV)/.made
-	$(PIP) install --quiet --require-hashes -r requirements.lock
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements.lock
 	@touch $@
 
 # --no-build-isolation: hatchling is in the lock too, so that nothing is installed that is not.
