@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -16,7 +17,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
-from prefect.exceptions import Abort, ObjectNotFound
+from prefect.exceptions import Abort, ObjectNotFound, PrefectException
 from prefect.states import AwaitingRetry, Crashed, Suspended
 
 from regrow.search.events import Status
@@ -65,7 +66,10 @@ def over_a_pause(ended: State[None], status: Status) -> State[None]:
     if context is None or context.flow_run is None:
         return ended
     with get_client(sync_client=True) as client:
-        now = client.read_flow_run(context.flow_run.id)
+        try:
+            now = client.read_flow_run(context.flow_run.id)
+        except (httpx.HTTPError, PrefectException):  # away: its engine will say how this ended, or whoever comes next
+            return ended
         # Cancel may have come when nothing was left to do: Prefect would have the run be Cancelling for ever.
         late = now.state is not None and now.state.is_cancelling() and not ended.is_cancelled()
         if now.state is None or not (late or now.state.is_paused()):

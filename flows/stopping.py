@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
@@ -23,44 +23,50 @@ LOOK_SECONDS = 2.0
 
 @contextmanager
 def stop_requests(store: Store, asked: Interrupts) -> Iterator[None]:
-    """Begins the ending once the experiment is asked to stop; a thread looks, as a store may be slow or away.
+    """Begins the ending once the experiment is asked to stop.
 
     An ending that had begun before answers what is asked meanwhile: the next session hears nothing of it.
     """
-    done = threading.Event()
 
     def look() -> None:
-        while asked.begun is None and not done.wait(LOOK_SECONDS):
-            with suppress(RegrowError):  # out of reach: the next look may do better
-                if take_stop_requests(store):
-                    asked.begin("stopped", "stopped by the user")
+        with suppress(RegrowError):  # out of reach: the next look may do better
+            if take_stop_requests(store):
+                asked.begin("stopped", "stopped by the user")
 
-    thread = threading.Thread(target=look, name="regrow-stop-requests", daemon=True)
-    thread.start()
     try:
-        yield
+        with _looking(look, asked, "regrow-stop-requests"):
+            yield
     finally:
-        done.set()
-        thread.join(LOOK_SECONDS)
         with suppress(RegrowError):
             take_stop_requests(store)
 
 
 @contextmanager
 def page_requests(client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupts) -> Iterator[None]:
-    """Begins the ending once the flow run is cancelled or paused in Prefect; a thread looks."""
-    done = threading.Event()
+    """Begins the ending once the flow run is cancelled or paused in Prefect."""
 
     def look() -> None:
-        while asked.begun is None and not done.wait(LOOK_SECONDS):
-            with suppress(httpx.HTTPError, PrefectException):  # away: the next look may do better
-                state = client.read_flow_run(flow_run_id).state
-                if state is not None and state.type == StateType.CANCELLING:
-                    asked.begin("stopped", "cancelled in Prefect")
-                elif state is not None and state.type == StateType.PAUSED:
-                    asked.begin("interrupted", "paused in Prefect")
+        with suppress(httpx.HTTPError, PrefectException):  # away: the next look may do better
+            state = client.read_flow_run(flow_run_id).state
+            if state is not None and state.type == StateType.CANCELLING:
+                asked.begin("stopped", "cancelled in Prefect")
+            elif state is not None and state.type == StateType.PAUSED:
+                asked.begin("interrupted", "paused in Prefect")
 
-    thread = threading.Thread(target=look, name="regrow-page-requests", daemon=True)
+    with _looking(look, asked, "regrow-page-requests"):
+        yield
+
+
+@contextmanager
+def _looking(look: Callable[[], None], asked: Interrupts, name: str) -> Iterator[None]:
+    """Looks now and then within the block until an ending has begun; a thread does, as who is asked may be slow or away."""
+    done = threading.Event()
+
+    def run() -> None:
+        while asked.begun is None and not done.wait(LOOK_SECONDS):
+            look()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     try:
         yield

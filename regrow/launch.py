@@ -57,15 +57,14 @@ def launch(
     announce: Callable[[str], None] = lambda _: None,
     flow_run: str | None = None,
     typed: Typed | None = None,
-    at_home: bool = False,
 ) -> None:
     """Runs or resumes an experiment and returns when the session has ended; how it ended is in the log.
 
     Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
     coordinator while the experiment runs, `announce` a line now and then before it. `flow_run`: the one that this is, which
-    Prefect has already; None: the experiment's own. `typed`: where the command was typed, None: in this process. `at_home`:
-    this process was started for sessions, with our settings of Prefect, and somebody else says where its pages are. Prefect is
-    left with settings of ours: see `settings_read_again`. Raises UserError or SpecError.
+    Prefect has already; None: the experiment's own. `typed`: where the command was typed, in a process of a
+    station, which was started with our settings of Prefect and whose pages are known; None: in this process. Prefect is left
+    with settings of ours: see `settings_read_again`. Raises UserError or SpecError.
     """
     prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
     if prepared.failed == 0:
@@ -96,9 +95,9 @@ def launch(
             if not server.server.embedded:
                 server.wait()  # a wrong address is told before anything else is started
             with within({**home, **server.server.environment()}):
-                if not at_home:
+                if typed is None:
                     settings_read_again()
-                _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce, flow_run, typed, at_home)
+                _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce, flow_run, typed)
         finally:
             server.close()
 
@@ -117,7 +116,6 @@ def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> Non
 def _run(
     prepared: Prepared, server: Any, name: str, spec: Spec | None, trials: int | None, code: str | None, retry_failed: bool,
     watch: Any, announce: Callable[[str], None], flow_run: str | None, typed: Typed | None,
-    at_home: bool,
 ) -> None:
     # Importing Prefect takes 1.5 s, in which Ray's processes start. Two threads must not import the same thing, as
     # Python then may hand out a half-made module: what both need comes before, and Ray is used only after.
@@ -143,7 +141,7 @@ def _run(
 
         prefect_url = redacted(server.wait().ui_url)
         server.watch()
-        if not at_home:
+        if typed is None:
             announce(f"Prefect: {prefect_url}")
             announce(f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
         parameters = {
@@ -157,7 +155,7 @@ def _run(
         try:
             with get_client(sync_client=True) as client:
                 again = reopen(client, UUID(its_run)) if its_run is not None else None
-                if again is None and at_home:
+                if again is None and typed is not None:
                     again = by_hand(client, name, parameters, flows_run.run.parameters.model_dump_for_openapi())
             try:
                 with nullcontext() if prefect_server.is_looked_after(server) else _heartless():

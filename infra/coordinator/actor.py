@@ -17,6 +17,7 @@ from ray import cloudpickle
 
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.machine import private_files
 from regrow.search.events import Cause
 from regrow.tasks.messages import CoordinatorGone, LogLine, Progress, Reply
 from regrow.tasks.ports import Store
@@ -76,7 +77,7 @@ def start_coordinator(store: Store, opening: Opening, *, name: str) -> tuple[Any
     """
     if _waiting:
         actor, called, order = _waiting.pop()
-        _write(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
+        private_files.replace(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
         return actor, called
     return _begin(Coordinator, name, store, opening, driver_name()), name
 
@@ -118,10 +119,3 @@ def _begin(kind: type[Coordinator], name: str, *arguments: Any) -> Any:
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
     ).remote(*arguments)
 
-
-def _write(file: Path, data: bytes) -> None:
-    partial = file.with_name(file.name + ".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as into:
-        into.write(data)
-    partial.replace(file)

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import locks, private_files
 from regrow.infra.state.places import services_home
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -209,16 +209,8 @@ def _make_credentials(folder: Path) -> None:
     access, secret = "RG" + secrets.token_hex(9).upper(), secrets.token_urlsafe(30)
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "admin", "credentials": [{"accessKey": access, "secretKey": secret}], "actions": actions}
-    _write_secret(folder / "identities.json", json.dumps({"identities": [identity]}))
-    _write_secret(folder / "credentials", f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
-
-
-def _write_secret(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    partial.replace(path)
+    private_files.replace(folder / "identities.json", json.dumps({"identities": [identity]}))
+    private_files.replace(folder / "credentials", f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
 
 
 def _free_port(port: int | None, last: int | None) -> int:

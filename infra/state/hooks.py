@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import locks, private_files
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import RegrowError
 
@@ -48,14 +47,7 @@ def forget(places: Places, schedule: str) -> None:
 
 
 def _write(places: Places, found: dict[str, str]) -> None:
-    file = place(places)
-    partial = file.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(json.dumps(found, indent=1))
-        opened.flush()
-        os.fsync(opened.fileno())
-    partial.replace(file)
+    private_files.replace(place(places), json.dumps(found, indent=1))
 
 
 @contextmanager

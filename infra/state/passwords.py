@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from regrow.infra.machine import private_files
 from regrow.tasks.errors import UserError
 
 USER = "regrow"
@@ -57,15 +57,5 @@ def make(services: Path) -> Passwords:
     new = Passwords(**{one.name: secrets.token_urlsafe(_BYTES) for one in fields(Passwords)})
     file = file_of(services)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as into:
-        json.dump(asdict(new), into)
-        into.flush()
-        os.fsync(into.fileno())
-    try:
-        os.link(partial, file)  # never over those that another process made meanwhile
-    except FileExistsError:
-        pass
-    finally:
-        partial.unlink()
+    private_files.create(file, json.dumps(asdict(new)))  # never over those that another process made meanwhile
     return read(services) or new

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from regrow.infra.machine import addresses, locks
+from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.state import passwords
 from regrow.infra.state.passwords import USER, Passwords
 from regrow.infra.state.places import Places
@@ -63,11 +63,7 @@ def mlflow_environment(folder: Path, known: Passwords, port: int, hosts: list[st
     text = "[mlflow]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
     if not file.exists() or file.read_text() != text:
         database.unlink(missing_ok=True)  # its user has the password of another time
-        partial = file.with_name(f"{file.name}.partial")
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as into:
-            into.write(text)
-        partial.replace(file)
+        private_files.replace(file, text)
     origins = [f"{scheme}://{name}:{port}" for name in hosts for scheme in ("http", "https")]
     allowed = [*hosts, "localhost", "127.0.0.1", "[::1]"]
     return {

@@ -170,14 +170,11 @@ def _run(order: Order, places: Places, say: Any) -> None:
 
         run_flow_run(order.flow_run, places, say)
         return
-    typed = None
-    if order.folder is not None:
-        typed = Typed.otherwise(order.folder, order.variables)
-        typed.take_over()
+    typed = Typed.otherwise(order.folder, order.variables)
+    typed.take_over()
     spec = None if order.spec is None else Spec.parse(order.spec)
     launch(
         order.name, spec=spec, places=places, trials=order.trials, retry_failed=order.retry_failed, announce=say, typed=typed,
-        at_home=True,
     )
 
 

@@ -23,7 +23,7 @@ from regrow.launch import launch
 from regrow.search.events import Closed
 from regrow.tasks.errors import UserError
 
-_RETRIED = ("AwaitingRetry", "Late Retry")
+_RETRIED = "AwaitingRetry"
 
 
 def run_flow_run(flow_run_id: str, places: Places, say: Callable[[str], None]) -> None:
@@ -51,13 +51,13 @@ def _run(client: SyncPrefectClient, run: FlowRun, places: Places, say: Callable[
     for line in this.lines:
         say(line)
     name, spec = this.name, this.spec
-    again = run.state is not None and run.state.name in _RETRIED
+    again = run.state is not None and run.state.name == _RETRIED
     if again and spec is not None and isinstance(parameters.get("spec"), dict) and _has_log(places, name):
         spec = None  # what it was then; since then it may have been resumed with other settings
     launch(
         name, spec=spec, places=places, trials=this.trials, code=parameters.get("code"), announce=say,
         retry_failed=bool(parameters.get("retry_failed")) or (again and _has_failed(places, name)), flow_run=str(run.id),
-        typed=typed, at_home=True,
+        typed=typed,
     )
     if _ended(places, name) in ("finished", "failed"):
         this.pruned(places, say)

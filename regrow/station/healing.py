@@ -15,6 +15,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelling, Failed
 
 from regrow.infra.log.reading import survey
+from regrow.infra.prefect.deployments import FLOW
 from regrow.infra.state.places import Places
 from regrow.station import record
 
@@ -28,7 +29,7 @@ PER_DAY = 3
 """How often a flow run is retried by itself in 24 hours, where its schedule does not say."""
 SILENT = "its driver was not heard of any more"
 AGAIN = "goes on by itself after its driver was lost"
-_OURS = {"prefect.resource.role": "flow", "prefect.resource.name": "regrow"}
+_OURS = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
 _ENDS = (
     "Completed", "Failed", "Crashed", "Cancelled", "Cancelling", "Paused", "Suspended", "AwaitingRetry", "Interrupted", "Stopped",
 )
@@ -79,7 +80,7 @@ def go_on(client: SyncPrefectClient, places: Places) -> None:
 
 def _is_seen_to(client: SyncPrefectClient, places: Places, known: dict[str, Any]) -> bool:
     """Whether nothing is left to do for the run of a lost driver; False while others may still do it."""
-    run_id = known.get("flow_run") or _flow_run_of(places, str(known.get("name")))
+    run_id = known.get("flow_run") or flow_run_of(places, str(known.get("name")))
     switch = client.read_automations_by_name(automations()[0].name)
     if run_id is None or not all(one.enabled for one in switch):
         return True
@@ -100,7 +101,8 @@ def _is_seen_to(client: SyncPrefectClient, places: Places, known: dict[str, Any]
     return True
 
 
-def _flow_run_of(places: Places, name: str) -> str | None:
+def flow_run_of(places: Places, name: str) -> str | None:
+    """The flow run of an experiment's last session, None where it has none."""
     opened = survey(places.store(name)).opened if name in places.experiments() else None
     return None if opened is None else opened.flow_run
 

@@ -28,7 +28,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A session to be run: of an experiment by its name, or what a flow run of Prefect's is.
 
     `spec` None goes on with the experiment `name`. `folder` and `variables`: where the command was typed, whose output goes to
-    a person there; None for a flow run, which nobody typed.
+    a person there; a flow run, which nobody typed, has neither.
     """
 
     token: str
@@ -37,7 +37,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     trials: int | None = None
     retry_failed: bool = False
     flow_run: str | None = None
-    folder: str | None = None
+    folder: str = ""
     variables: dict[str, str] = {}
 
 

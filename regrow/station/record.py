@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import locks, private_files
 from regrow.infra.machine.processes import is_running
 from regrow.infra.state.places import Places
 
@@ -129,10 +128,5 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, record: Mapping[str, Any]) -> None:
-    """Writes a record, whole or not at all, for its owner alone."""
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as into:
-        json.dump(record, into)
-    partial.replace(file)
-
+    """Writes a record, for its owner alone."""
+    private_files.replace(file, json.dumps(record))

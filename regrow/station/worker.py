@@ -36,15 +36,13 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled
 
-from regrow.infra.log.reading import survey
 from regrow.infra.machine.processes import is_running
-from regrow.infra.prefect.deployments import schedule_of
+from regrow.infra.prefect.deployments import FLOW, schedule_of
 from regrow.infra.prefect.pool import POOL, ensure_pool
 from regrow.infra.state.places import Places
 from regrow.station import healing, record
 from regrow.station.agenda import Due, End, Skip, Start, plan
 from regrow.station.orders import hand_over
-from regrow.tasks.errors import RegrowError
 
 LOOK_SECONDS = 1.0
 HEARTBEAT_SECONDS = 30
@@ -52,8 +50,7 @@ UNFINISHED = "unfinished.json"
 """In the station's folder: the flow runs whose sessions its end has interrupted."""
 HEAL_SECONDS = 5.0
 """Between two looks for runs whose driver was lost."""
-FLOW = "regrow"
-RETRIED = ("AwaitingRetry", "Resuming", "Late Retry")
+RETRIED = ("AwaitingRetry", "Resuming")
 GRACE_SECONDS = 45.0
 """How long drivers may take to end: attempts save a checkpoint first."""
 STARTING_SECONDS = 120.0
@@ -186,7 +183,7 @@ class Worker:
             self._spare.kill()
         found = dict(record.drivers(self._folder, idle=False))
         busy = list(found)
-        runs = [known.get("flow_run") or _flow_run_of(self._places, known["name"]) for known in found.values()]
+        runs = [known.get("flow_run") or healing.flow_run_of(self._places, known["name"]) for known in found.values()]
         record.write(self._folder / UNFINISHED, {"flow_runs": [run for run in runs if run]})
         for pid in busy:
             _signal(pid, signal.SIGTERM)
@@ -232,15 +229,6 @@ def _as_due(run: FlowRun, deployment: Any) -> Due:
 def _schedule(run: FlowRun) -> str | None:
     found = schedule_of(run)
     return None if found is None else str(found)
-
-
-def _flow_run_of(places: Places, experiment: str) -> str | None:
-    """The flow run of an experiment's last session, None where it has none."""
-    try:
-        opened = survey(places.known(experiment)).opened
-    except RegrowError:
-        return None
-    return opened.flow_run if opened is not None else None
 
 
 def _signal(pid: int, number: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from regrow.infra.machine import private_files
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import sync_folder
 
@@ -34,14 +34,7 @@ def put(places: Places, name: str, payload: Any, delivery: str | None) -> str:
     folder = folder_of(places) / "inbox"
     folder.mkdir(parents=True, exist_ok=True)
     content = {"name": name, "event": {"kind": "hook", "id": event_id, "payload": payload, "time": time.time()}}
-    partial = folder / f"{uuid4().hex}{_PARTIAL}"
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    with suppress(FileExistsError):  # the first of two at once is it
-        os.link(partial, folder / f"{event_id}.json")
-    partial.unlink()
+    private_files.create(folder / f"{event_id}.json", json.dumps(content))  # the first of two at once is it
     sync_folder(folder)
     return event_id
 
