@@ -155,7 +155,7 @@ def _run(
         try:
             with get_client(sync_client=True) as client:
                 again = reopen(client, UUID(its_run)) if its_run is not None else None
-                if again is None and typed is not None:
+                if again is None and server.server.embedded:
                     again = by_hand(client, name, parameters, flows_run.run.parameters.model_dump_for_openapi())
             try:
                 with nullcontext() if prefect_server.is_looked_after(server) else _heartless():

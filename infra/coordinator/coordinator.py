@@ -7,7 +7,6 @@ everything that it knows is in the log, except what it owed to somebody, who the
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ import msgspec
 
 from regrow.infra.coordinator.assignments import assignment
 from regrow.infra.coordinator.claim import Opening, claimed
-from regrow.infra.coordinator.leases import Leases
+from regrow.infra.coordinator.leases import Awake, Leases
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
@@ -70,7 +69,7 @@ class Coordinator:
     """
 
     def __init__(
-        self, store: Store, opening: Opening, driver: str, *, monotonic: Callable[[], float] = time.monotonic
+        self, store: Store, opening: Opening, driver: str, *, monotonic: Callable[[], float] | None = None
     ) -> None:
         self._failed: RegrowError | SpecError | None = None
         """What the first decisions raised; an exception here would reach the driver as the actor's death only."""
@@ -80,7 +79,7 @@ class Coordinator:
         except (UserCodeError, SpecError) as error:
             self._failed = error
             return
-        self._monotonic = monotonic
+        self._monotonic = monotonic = monotonic or Awake()
         self._carriers: dict[tuple[int, int], str] = {}
         """Task runs that were given a further trial to run, until that has begun."""
         self._leaving = False

@@ -1,18 +1,37 @@
 """Who was heard when: the coordinator's memory of attempts and nodes that may have gone away in silence.
 
-Nothing here is in the log, and nothing need be: after a restart every attempt gets a full lease again. Time is monotonic,
-so that neither a clock that is set nor a machine that slept makes an attempt look silent.
+Nothing here is in the log, and nothing need be: after a restart every attempt gets a full lease again. Time is that in which
+the coordinator ran: neither a clock that is set, nor a machine that slept, nor a job that was suspended makes an attempt look
+silent.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 AVOID_SECONDS = 120.0
 """How long a node that fell silent is avoided. If it was cut off, Ray knows after 65 s (measured, Ray 2.60)."""
+STALL_SECONDS = 5.0
+"""The clock is read every second; beyond this it was not the attempts that were silent, but this process that did not run."""
 Lease = tuple[int, int]
 """(trial, attempt)"""
+
+
+class Awake:
+    """A clock of the seconds in which this process ran, never backwards. `monotonic` gives seconds.
+
+    A batch system suspends a job, `docker pause` a container, a host a machine: then nobody says anything, and nobody hears.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic, self._last, self._seconds = monotonic, monotonic(), 0.0
+
+    def __call__(self) -> float:
+        last, self._last = self._last, self._monotonic()
+        self._seconds += min(self._last - last, STALL_SECONDS)
+        return self._seconds
 
 
 class Leases:

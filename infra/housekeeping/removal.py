@@ -79,7 +79,7 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
             except RegrowError as error:
                 say(f"its runs stay in MLflow: {error}")
             with suppress(Exception):  # a view of what is gone: nobody misses that it is told
-                _forget_flow_run(places, estate.flow_run)
+                _forget_in_prefect(places, name, estate.flow_run)
         store.delete([TOMBSTONE])
         if not places.remote:
             shutil.rmtree(Path(places.root) / name, ignore_errors=True)  # empty folders
@@ -104,8 +104,8 @@ def _marked_removed(places: Places, name: str) -> Estate:
     return estate
 
 
-def _forget_flow_run(places: Places, flow_run: str) -> None:
-    """Deletes the flow run, if a Prefect server is up."""
+def _forget_in_prefect(places: Places, name: str, flow_run: str) -> None:
+    """Deletes the flow run and the messages to people, if a Prefect server is up."""
     url = prefect_server.configured_api_url() or read_record(places.prefect_home).get("api_url")
     if not flow_run or not url or not prefect_server.answers(url, 0.0):
         return
@@ -115,5 +115,8 @@ def _forget_flow_run(places: Places, flow_run: str) -> None:
     with within({**CLIENT_ENVIRONMENT, **home, "PREFECT_API_URL": url, **key}):
         from prefect import get_client
 
+        from regrow.infra.prefect import notifications
+
         with get_client(sync_client=True) as client:
             client.delete_flow_run(UUID(flow_run))
+            notifications.forget(client, name)

@@ -127,7 +127,7 @@ def by_hand(client: SyncPrefectClient, name: str, parameters: dict[str, Any], fo
         ensure_pool(client)
         deployment = client.create_deployment(
             client.create_flow_from_name(FLOW), BY_HAND, tags=[TAG, BY_HAND], work_pool_name=POOL, entrypoint=ENTRYPOINT,
-            description="What `regrow run` and `regrow resume` start while the station is up; it has no schedule.",
+            description="What `regrow run`, `regrow resume` and Python start; it has no schedule. Retry there wants a station.",
             parameter_openapi_schema=form, enforce_parameter_schema=False,
         )
     return client.create_flow_run_from_deployment(deployment, name=name, parameters=parameters, state=Pending())

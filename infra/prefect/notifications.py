@@ -43,16 +43,24 @@ def ensure(client: SyncPrefectClient, spec: Spec, deployment_id: UUID | None, pl
         return [needed] if spec.notify is not None else []
     try:
         owner = spec.name if deployment_id is None else client.read_deployment(deployment_id).name
-        name = f"regrow: tell of {owner}"
         if spec.notify is None:
-            for known in client.read_automations_by_name(name):
-                client.delete_automation(known.id)
+            forget(client, owner)
             return []
         blocks, remarks = _blocks(client, spec.notify, owner)
-        _automate(client, automation(name, owner, spec.notify, blocks, scheduled=deployment_id is not None))
+        _automate(client, automation(_name(owner), owner, spec.notify, blocks, scheduled=deployment_id is not None))
     except Exception as error:  # noqa: BLE001 - whatever Prefect or a block has against it
         return [f"notify cannot be set up, nobody may be told: {error}"]
     return remarks
+
+
+def forget(client: SyncPrefectClient, owner: str) -> None:
+    """Has nobody be told of an experiment or a schedule any more that is gone."""
+    for known in client.read_automations_by_name(_name(owner)):
+        client.delete_automation(known.id)
+
+
+def _name(owner: str) -> str:
+    return f"regrow: tell of {owner}"
 
 
 def automation(name: str, owner: str, notify: Notify, blocks: list[UUID], *, scheduled: bool) -> AutomationCore:

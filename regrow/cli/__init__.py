@@ -5,6 +5,16 @@ share: `options`, `exit_codes`, `console`, `tables`, `session` (what `run` and `
 `regrow/live/`.
 """
 
-from regrow.cli.app import main
+import sys
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    try:
+        from regrow.cli import app
+    except KeyboardInterrupt:  # a traceback of imports would tell nobody anything
+        sys.stderr.write("interrupted before anything was begun\n")
+        sys.exit(3)  # ExitCode.INTERRUPTED
+    app.main()

@@ -11,9 +11,11 @@ import typer
 from regrow.cli.options import StateOption
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.traces import in_a_line
 
 if TYPE_CHECKING:
+    from regrow.infra.prefect.deployments import Scheduled
     from regrow.search.spec import Spec, When
 
 _TIMES = ("cron", "every", "rrule")
@@ -113,6 +115,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
     assert spec.when is not None
     when = spec.when
     _check(spec, places)
+    awaited = _check_files(when.files)
     with deployments.at_home(places):
         times = clock(when)
     parameters = {
@@ -123,6 +126,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
     with deployments.connected(places) as client:
         from regrow.flows.run import run
 
+        _check_circle(spec.name, when.after, deployments.listed(client, places.root))
         form = run.parameters.model_dump_for_openapi()
         words = _described(when, spec, file)
         there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form, description=words)
@@ -131,6 +135,8 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
     print(f"each run: {_runs(when, spec)}")
     if made.coming:
         print(f"next: {', '.join(f'{at:%Y-%m-%d %H:%M:%S}' for at in made.coming)} ({when.timezone or 'UTC'})")
+    if awaited:
+        print(awaited)
     if secret is not None:
         print(f"hook: POST /hooks/{spec.name} of the station; its secret is in {secret}")
     if made.paused:
@@ -155,6 +161,31 @@ def _check(spec: Spec, places: Places) -> None:
     check_room(spec)
 
 
+def _check_files(pattern: str | None) -> str:
+    """What people should know of the files that are awaited, "" if nothing. Raises SpecError where they cannot be looked for."""
+    from regrow.station.triggers.files import listed
+
+    if pattern is None:
+        return ""
+    try:
+        there = listed(pattern)
+    except (RegrowError, OSError) as error:
+        hint = "make what is missing, or correct the address or the credentials"
+        raise SpecError("when.files", pattern, f"cannot be listed: {in_a_line(error)}", hint) from None
+    return f"nothing is at {pattern} yet; what comes there starts it" if there is None else ""
+
+
+def _check_circle(name: str, after: str | None, known: list[Scheduled]) -> None:
+    """Raises SpecError where a schedule would start itself, if only by way of others."""
+    starts = {one.name: (one.parameters.get("when") or {}).get("after") for one in known} | {name: after}
+    way = [name]
+    while (before := starts.get(way[-1])) is not None and before not in way[1:]:
+        way.append(before)
+        if before == name:
+            problem, hint = f"starts itself: {' after '.join(way)}", "name an experiment that does not wait for this one"
+            raise SpecError("when.after", after, problem, hint)
+
+
 def _described(when: When, spec: Spec, file: Path) -> str:
     """For Prefect's page, in Markdown."""
     return (
@@ -165,7 +196,9 @@ def _described(when: When, spec: Spec, file: Path) -> str:
 
 def _runs(when: When, spec: Spec) -> str:
     if when.each == "continue":
-        return f"goes on with {spec.name}, {spec.trials} trials more"
+        from regrow.live.text import ends
+
+        return f"goes on with {spec.name}, {spec.trials} trial{ends(spec.trials or 0)} more"
     kept = "" if when.keep is None else f"; {when.keep} are kept"
     return f"an experiment of its own, {spec.name}-DATE, that learns from the one before{kept}"
 

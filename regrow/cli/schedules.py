@@ -46,7 +46,10 @@ def schedules(
             deployments.resume(client, resume)
             print(f"{resume} runs again")
         elif delete is not None:
+            from regrow.infra.prefect import notifications
+
             deployments.delete(client, delete)
+            notifications.forget(client, delete)
             hooks.forget(places, delete)
             print(f"{delete} is deleted; its experiments stay")
         else:

@@ -15,9 +15,6 @@ from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
 
-_OWN_SERVERS = ("RAY_ADDRESS", "PREFECT_API_URL", "MLFLOW_TRACKING_URI")
-"""Whoever names servers of their own for a session means them, and not the station's."""
-
 
 def run_session(
     name: str, *, spec: Spec | None, places: Places, trials: int | None, quiet: bool, as_json: bool, prefect_port: int | None,
@@ -63,7 +60,10 @@ def _station(places: Places, announce: Callable[[str], None]) -> Callable[..., b
     from regrow.station import record
 
     station = record.find(places)
-    if station is None or any(os.environ.get(name) for name in _OWN_SERVERS):
+    if station is None:
+        return None
+    if (other := station.unlike(os.environ)) is not None:
+        announce(f"{other} names another server than the station's; this session runs without the station")
         return None
     if not station.same_environment:
         announce(f"the station runs in another Python environment, {station.prefix}; this session runs without it")

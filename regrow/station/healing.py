@@ -18,6 +18,7 @@ from regrow.infra.log.reading import survey
 from regrow.infra.prefect.deployments import FLOW
 from regrow.infra.state.places import Places
 from regrow.station import record
+from regrow.tasks.errors import RegrowError
 
 HEARTBEAT_SECONDS = 30
 """Between two heartbeats of a driver."""
@@ -102,8 +103,11 @@ def _is_seen_to(client: SyncPrefectClient, places: Places, known: dict[str, Any]
 
 
 def flow_run_of(places: Places, name: str) -> str | None:
-    """The flow run of an experiment's last session, None where it has none."""
-    opened = survey(places.store(name)).opened if name in places.experiments() else None
+    """The flow run of an experiment's last session, None where it has none, or its log cannot be read now."""
+    try:
+        opened = survey(places.known(name)).opened
+    except RegrowError:
+        return None
     return None if opened is None else opened.flow_run
 
 

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,18 @@ class Station:
     page_url: str
     s3: str | None = None
     """The folder of the S3 server that it started, None if it started none."""
+    ray: str | None = None
+    """The address of the user's own Ray cluster, None if it started one."""
 
     @property
     def same_environment(self) -> bool:
         """Whether its drivers have the packages of this process: a run in another virtual environment cannot be theirs."""
         return self.prefix == sys.prefix and self.version == version("regrow")
+
+    def unlike(self, variables: Mapping[str, str]) -> str | None:
+        """The variable that names another server than the station's: whoever sets it means that one. None if all are its own."""
+        own = {"PREFECT_API_URL": self.prefect_api, "MLFLOW_TRACKING_URI": self.mlflow_url, "RAY_ADDRESS": self.ray or ""}
+        return next((name for name, url in own.items() if (variables.get(name) or url).rstrip("/") != url.rstrip("/")), None)
 
     def parts(self) -> dict[str, dict[str, Any]]:
         """What runs, by name: `pid`, `since` (seconds since the epoch), `restarts`, `state` (starting, running or waiting)."""
@@ -66,7 +73,8 @@ def find(places: Places) -> Station | None:
     folder = folder_of(places)
     if not locks.is_held(folder / "station.lock"):
         return None
-    record = read(folder / "station.json")
+    known = {one.name for one in fields(Station)} - {"folder"}  # one of another version may tell more
+    record = {name: value for name, value in read(folder / "station.json").items() if name in known}
     return Station(folder=folder, **record) if record else None
 
 

@@ -13,11 +13,14 @@ from pathlib import Path
 
 from regrow.infra.machine import locks
 from regrow.infra.machine.processes import is_running
+from regrow.infra.prefect.home import read_record
+from regrow.infra.prefect.server import configured_api_url
 from regrow.infra.state.places import Places
 from regrow.station import beyond, record
 from regrow.station.record import Station
 from regrow.station.supervisor import S3, Supervisor
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.addresses import redacted
+from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.variables import put
 
 START_SECONDS = 180.0
@@ -30,12 +33,13 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
     """Starts the station of a state root if none runs; gives lines for people, the last when everything is ready.
 
     `s3`: the folder of the S3 server that is to end with it. `host`: where it listens as well, with passwords. Raises
-    RegrowError if it does not come up.
+    RegrowError if it does not come up, UserError where Prefect is said to be elsewhere.
     """
     began, folder = time.monotonic(), record.folder_of(places.writable())
     if (found := record.find(places)) is not None:
         yield f"a station runs on {places.root} already, process {found.pid}; `regrow status` tells of it"
         return
+    _check_prefect(places)
     where = beyond.prepare(places, host)
     (folder / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder / "logs" / "supervisor.log"
@@ -58,8 +62,19 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
 
 def stay(places: Places, *, s3: Path | None = None, host: str | None = None) -> None:
     """Is the station of a state root, in this process, until told to end. Raises UserError if one runs."""
+    _check_prefect(places)
     put(_asked(s3, beyond.prepare(places, host)))
     Supervisor(places.writable()).run()
+
+
+def _check_prefect(places: Places) -> None:
+    url = (configured_api_url() or "").rstrip("/")
+    if url and url != read_record(places.prefect_home).get("api_url"):
+        raise UserError(
+            f"a station has a Prefect server of its own, but PREFECT_API_URL (or your Prefect profile) names {redacted(url)}, to"
+            " which `regrow run` and `regrow schedule` would go: unset it for a station. Without one, what is scheduled on that"
+            " server is run by `prefect worker start --pool regrow`"
+        )
 
 
 def _asked(s3: Path | None, where: str | None) -> dict[str, str]:

@@ -154,7 +154,7 @@ class Supervisor:
             Station(
                 folder=self._folder, pid=os.getpid(), since=time.time(), prefix=sys.prefix, version=version("regrow"),
                 prefect_api=server.api_url, prefect_url=shown, mlflow_url=pages["mlflow"], page_url=pages["page"],
-                s3=os.environ.get(S3),
+                s3=os.environ.get(S3), ray=os.environ.get("RAY_ADDRESS") or None,
             ).write()
             try:
                 self._look_after()

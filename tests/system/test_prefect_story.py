@@ -162,6 +162,11 @@ def test_events_that_automations_can_trigger_on(told: Told) -> None:
     assert (newest["payload"]["trial"], newest["payload"]["value"]) == (2, 2.01)
 
 
+def test_it_is_a_run_of_a_deployment_as_only_those_have_buttons_in_the_page(told: Told) -> None:
+    (flow_run,), (deployment,) = told.ask("flow_runs"), told.ask("deployments")
+    assert (flow_run["deployment_id"], deployment["name"], deployment["schedules"]) == (deployment["id"], "by hand", [])
+
+
 def test_progress_and_result_are_artifacts_of_the_flow_run(told: Told) -> None:
     (flow_run,) = told.ask("flow_runs")
     found = {one["key"]: one for one in told.ask("artifacts")}

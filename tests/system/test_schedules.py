@@ -107,6 +107,12 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     assert one["when"] | {"timezone": "Europe/Zurich", "each": "new", "keep": 3, "overlap": "skip"} == one["when"]
     assert one["spec"] == str(file)
 
+    schedule(desk.write("report"), after="digits")
+    with pytest.raises(SpecError, match=r"--after: .*digits after report after digits"):
+        schedule(file, after="report")
+    capsys.readouterr()
+    schedules(delete="report")
+
     schedules(pause="digits")
     schedule(file, cron="0 3 * * *")
     assert "paused" in capsys.readouterr().out, "a new schedule does not switch it on"
@@ -131,6 +137,7 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
         ({"every": "soon"}, '--every: "soon"'),
         ({"cron": "0 2 * * *", "every": "2h"}, "--every: .*stands beside cron"),
         ({"cron": "0 2 * * *", "each": Each.CONTINUE, "keep": 2}, "--keep: .*each: new"),
+        ({"on_files": "s3://bucket-alone"}, "--on-files: .*cannot be listed: .*is a bucket"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line_that_names_the_option(

@@ -214,6 +214,16 @@ def test_one_station_for_a_state_root(desk: Desk, station: Station) -> None:
     assert the_station(desk).pid == station.pid
 
 
+def test_whoever_names_another_server_is_told_what_becomes_of_that(desk: Desk, station: Station) -> None:
+    desk.write("elsewhere", trials=1, max_steps=1)
+    told = desk.run("up", "--state", "other", expect=2, PREFECT_API_URL=station.prefect_api).stderr
+    assert f"names {station.prefect_api}" in told
+    assert "unset it" in told
+    said = desk.run("run", "elsewhere.yaml", MLFLOW_TRACKING_URI=f"sqlite:///{desk.folder}/mine.db").stdout
+    assert "MLFLOW_TRACKING_URI names another server" in said
+    assert desk.show("elsewhere")["status"] == "finished"
+
+
 def test_secrets_of_a_station_are_its_owners_alone(desk: Desk, station: Station) -> None:
     files = [station.folder / "ray.json", *(station.folder / "drivers").iterdir()]
     assert {file.stat().st_mode & 0o077 for file in files} == {0}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.leases import Leases
+from regrow.infra.coordinator.leases import Awake, Leases
 from regrow.infra.log.log import Superseded
 from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
@@ -86,6 +86,18 @@ def test_attempts_that_have_ended_are_forgotten() -> None:
         watch.suspect([(trial, 2)])
         watch.keep({(trial, 1)})
     assert (set(watch._heard), set(watch._suspects)) == ({(99, 1)}, set())
+
+
+def test_a_coordinator_that_did_not_run_itself_blames_nobody_for_the_silence() -> None:
+    now = 100.0
+    watch = Leases(Awake(lambda: now))
+    watch.heard(0, 1)
+    now += 3600.0  # suspended
+    assert not watch.silent(0, 1, 10.0, began=True)
+    for _ in range(6):  # what the attempt says now arrives; if it says nothing, it is lost
+        assert not watch.silent(0, 1, 10.0, began=True)
+        now += 1.0
+    assert watch.silent(0, 1, 10.0, began=True)
 
 
 def test_each_word_renews_the_lease(make: Make) -> None:

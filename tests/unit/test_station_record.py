@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 from regrow.infra.machine import locks
+from regrow.infra.state.places import Places
 from regrow.station import parts, record
 
 
@@ -40,6 +41,33 @@ def test_a_driver_on_a_head_that_is_gone_waits_for_nothing(tmp_path: Path) -> No
         record.write(tmp_path / "ray.json", {"pid": 8})
         assert list(record.drivers(tmp_path, idle=True)) == []
         assert record.stranded(tmp_path) == [2_000_000_001]
+
+
+def test_a_station_tells_servers_of_its_own_from_others(tmp_path: Path) -> None:
+    station = record.Station(
+        folder=tmp_path, pid=1, since=0.0, prefix="", version="", page_url="", prefect_url="http://127.0.0.1:4200",
+        prefect_api="http://127.0.0.1:4200/api", mlflow_url="http://127.0.0.1:5000",
+    )
+    own = {"PREFECT_API_URL": station.prefect_api, "MLFLOW_TRACKING_URI": f"{station.mlflow_url}/", "RAY_ADDRESS": ""}
+    assert station.unlike({}) is None
+    assert station.unlike(own) is None
+    assert station.unlike({**own, "RAY_ADDRESS": "10.0.0.1:6379"}) == "RAY_ADDRESS"
+    assert station.unlike({**own, "MLFLOW_TRACKING_URI": "http://mlflow.team"}) == "MLFLOW_TRACKING_URI"
+
+
+def test_what_a_station_of_another_version_tells_beyond_is_left_alone(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path)).writable()
+    folder = record.folder_of(places)
+    folder.mkdir(parents=True)
+    station = record.Station(
+        folder=folder, pid=1, since=0.0, prefix="", version="9", page_url="", prefect_url="", prefect_api="", mlflow_url=""
+    )
+    station.write()
+    record.write(folder / "station.json", {**record.read(folder / "station.json"), "of_tomorrow": 1})
+    lock = locks.take(folder / "station.lock")
+    assert lock is not None
+    with lock:
+        assert record.find(places) == station
 
 
 def test_a_page_that_outlived_its_supervisor_keeps_its_port(tmp_path: Path) -> None:
