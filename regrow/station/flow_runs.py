@@ -13,17 +13,20 @@ from uuid import UUID
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Completed, Failed
+from prefect.states import Completed, Failed, Running
 
 from regrow.flows.recurring import resolved
 from regrow.infra.log.reading import survey
 from regrow.infra.machine.typed import Typed
+from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.launch import launch
 from regrow.search.events import Closed
+from regrow.station.healing import flow_run_of
 from regrow.tasks.errors import UserError
 
 _RETRIED = "AwaitingRetry"
+_STILL_THERE = "its driver is still there, and was not heard: it was suspended, or could not reach Prefect"
 
 
 def run_flow_run(flow_run_id: str, places: Places, say: Callable[[str], None]) -> None:
@@ -52,6 +55,9 @@ def _run(client: SyncPrefectClient, run: FlowRun, places: Places, say: Callable[
         say(line)
     name, spec = this.name, this.spec
     again = run.state is not None and run.state.name == _RETRIED
+    if again and runs_here(places, name) and flow_run_of(places, name) == str(run.id):
+        client.set_flow_run_state(run.id, Running(message=_STILL_THERE), force=True)
+        return
     if again and spec is not None and isinstance(parameters.get("spec"), dict) and _has_log(places, name):
         spec = None  # what it was then; since then it may have been resumed with other settings
     launch(

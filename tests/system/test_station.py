@@ -159,6 +159,17 @@ def test_a_lost_driver_is_replaced_and_its_terminal_sees_the_end(desk: Desk) -> 
     assert desk.run("verify", "orphaned").returncode == 0
 
 
+def test_a_driver_that_was_not_heard_for_a_while_keeps_its_run(desk: Desk) -> None:
+    running = desk.start("run", desk.write("suspended", seconds=0.3, max_steps=25, trials=2))
+    desk.await_events("suspended", "saved", 2, running)
+    set_state(desk, "suspended", type="CRASHED", message="its driver was not heard of any more")
+    wait_for(lambda: "still there" in (flow_run(desk, "suspended")["state"]["message"] or ""), "it was taken from its driver")
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 0, said
+    assert {point["attempt"] for point in desk.points("suspended")} == {1}
+    wait_for(lambda: flow_run(desk, "suspended")["state"]["type"] == "COMPLETED", "Prefect was not told")
+
+
 def test_cancel_in_the_page_stops_and_retry_goes_on(desk: Desk) -> None:
     running = desk.start("run", desk.write("clicked", seconds=0.2, max_steps=25, trials=2))
     desk.await_events("clicked", "saved", 2, running)
