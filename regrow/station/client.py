@@ -31,6 +31,8 @@ LOOK_SECONDS = (0.05, 0.5)
 """Between looks at the log: in a folder, in a bucket."""
 WAIT_SECONDS = 20.0
 """How long a driver that is still starting is waited for, before the session is run without the station."""
+ATTEMPTS = 3
+"""How many drivers are given a session that none has begun."""
 ALONE_SECONDS = 30.0
 """Between looks whether the station that is to go on is still there; its supervisor may be about to come back."""
 LEFT_SECONDS = 2.0
@@ -51,19 +53,26 @@ def run_there(
         "name": name, "spec": None if spec is None else spec.to_json(), "trials": trials, "retry_failed": retry_failed,
         "folder": os.getcwd(), "variables": dict(os.environ),
     }
-    if (driver := _driver(station, order)) is None:
-        announce(f"no driver of the station was ready within {WAIT_SECONDS:.0f} s; this session runs without it")
-        return False
-    line, pid = driver
-    said = _Said(line, announce)
-    with _signals(line):
-        announce(f"Prefect: {station.prefect_url}")
-        announce(f"MLflow:  {station.mlflow_url}")
-        whole = _watch(follower, viewer, said, f"{socket.gethostname()}:{pid}:", places)
-    if not whole:
-        announce("the driver on the station was lost; the station goes on by itself, and Ctrl-C ends only this view")
-        _watch_on(follower, viewer, places, name)
-    return True
+    before = viewer.board.history.opened
+    for attempt in range(ATTEMPTS):
+        if (driver := _driver(station, order)) is None:
+            announce(f"no driver of the station was ready within {WAIT_SECONDS:.0f} s; this session runs without it")
+            return False
+        line, pid = driver
+        said = _Said(line, announce)
+        with _signals(line):
+            if attempt == 0:
+                announce(f"Prefect: {station.prefect_url}")
+                announce(f"MLflow:  {station.mlflow_url}")
+            if _watch(follower, viewer, said, f"{socket.gethostname()}:{pid}:", places):
+                return True
+        if viewer.board.history.opened is not before:
+            announce("the driver on the station was lost; the station goes on by itself, and Ctrl-C ends only this view")
+            _watch_on(follower, viewer, places, name)
+            return True
+        announce("the driver on the station was lost before the session began; another one is given it")
+    announce("the station loses its drivers; this session runs without it")
+    return False
 
 
 def _skip(follower: Follower, viewer: Viewer) -> None:

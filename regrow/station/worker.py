@@ -70,8 +70,8 @@ class Worker:
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare: subprocess.Popen[bytes] | None = None
         self._since = self._not_before = self._beat = self._healed = 0.0
-        self._handed: dict[str, tuple[float, str | None]] = {}
-        """Flow runs that were given to a driver, when, and their schedules, until Prefect shows that they run."""
+        self._handed: dict[str, tuple[int, float, str | None]] = {}
+        """Flow runs that were given to a driver: which, when, and their schedules; until Prefect shows that they run."""
 
     def run(self) -> None:
         """Returns when all drivers have ended."""
@@ -142,13 +142,13 @@ class Worker:
         """Carries out what is to be done now."""
         found = {str(one.id): one for one in _due(client)}
         self._handed = {
-            run: (when, schedule) for run, (when, schedule) in self._handed.items()
-            if run in found and time.monotonic() - when < STARTING_SECONDS
+            run: (driver, when, schedule) for run, (driver, when, schedule) in self._handed.items()
+            if run in found and time.monotonic() - when < (STARTING_SECONDS if is_running(driver) else PATIENCE_SECONDS)
         }
         theirs = {one: client.read_deployment(one) for one in {run.deployment_id for run in found.values()} if one is not None}
         due = [_as_due(one, theirs.get(one.deployment_id or one.id)) for one in found.values() if str(one.id) not in self._handed]
         going = [(str(one.id), _schedule(one)) for one in _running(client)] if due else []
-        going += [(run, schedule) for run, (_, schedule) in self._handed.items()]
+        going += [(run, schedule) for run, (_, _, schedule) in self._handed.items()]
         going += [(driver["flow_run"], None) for _, driver in record.drivers(self._folder, idle=False) if driver.get("flow_run")]
         for action in plan(due, going):
             match action:
@@ -163,9 +163,9 @@ class Worker:
         if healing.given_up(client, run):
             return
         if (taken := hand_over(self._folder, {"flow_run": str(run.id)})) is not None:
-            line, _ = taken
+            line, driver = taken
             line.close()
-            self._handed[str(run.id)] = time.monotonic(), _schedule(run)
+            self._handed[str(run.id)] = driver, time.monotonic(), _schedule(run)
 
     def _take_up(self, client: SyncPrefectClient) -> None:
         """Has what the end of the station before this one interrupted go on."""

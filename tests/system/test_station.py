@@ -159,6 +159,15 @@ def test_a_lost_driver_is_replaced_and_its_terminal_sees_the_end(desk: Desk) -> 
     assert desk.run("verify", "orphaned").returncode == 0
 
 
+def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) -> None:
+    running = desk.start("run", desk.write("early", trials=1))
+    os.kill(driver_of(desk, "early"), signal.SIGKILL)
+    said, _ = running.communicate(timeout=180)
+    assert running.returncode == 0, said
+    assert "before the session began; another one is given it" in said
+    assert desk.show("early")["sessions"] == 1
+
+
 def test_a_driver_that_was_not_heard_for_a_while_keeps_its_run(desk: Desk) -> None:
     running = desk.start("run", desk.write("suspended", seconds=0.3, max_steps=25, trials=2))
     desk.await_events("suspended", "saved", 2, running)
