@@ -169,5 +169,8 @@ def test_the_main_job_on_postgres_is_whole_in_mlflow_prefect_and_the_bucket(desk
     )
     assert bucket.exists("regrow/main/log")
     assert not (desk.folder / ".regrow").exists()
+    login = httpx.BasicAuth("regrow", servers.secrets["MLFLOW_PASSWORD"])
     artifact = f"{servers.url('mlflow')}/api/2.0/mlflow-artifacts/artifacts/kept.txt"
+    assert httpx.put(artifact, content=b"kept", auth=login, timeout=30).status_code == 200
+    assert bucket.cat("mlflow/kept.txt") == b"kept"
     assert httpx.put(artifact, content=b"lost", timeout=30).status_code == 401
