@@ -35,10 +35,13 @@ MOST_SECONDS = 120.0
 
 @contextmanager
 def prepare(places: Places, name: str) -> Iterator[None]:
-    """If this process ends within the block, however, MLflow and Prefect are told; also if the block raises."""
+    """If this process ends within the block, however, MLflow and Prefect are told; also if the block raises.
+
+    They are told as well, by the next command or the station, after a block within which `owe` was called.
+    """
     marker = _marker(places, name)
     marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
+    marker.write_text("")
     guard = Guard(f"REGROW_OBITUARY={os.getpid()}")  # no process has this mark: there is nothing to kill
     guard.then(_command(places, name), unless_locked=lock_file(places, name), delay=DELAY_SECONDS)
     try:
@@ -50,6 +53,11 @@ def prepare(places: Places, name: str) -> Iterator[None]:
         _withdraw(guard, marker)
         raise
     _withdraw(guard, marker)
+
+
+def owe(places: Places, name: str) -> None:
+    """Says that MLflow could not be told everything, though this process ends well."""
+    _marker(places, name).write_text("MLflow")
 
 
 def bequeath(places: Places, name: str) -> None:
@@ -67,18 +75,25 @@ _left_behind: list[Guard] = []
 
 
 def _withdraw(guard: Guard, marker: Path) -> None:
-    marker.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        if not marker.read_text():
+            marker.unlink()
     guard.finish()
 
 
-def tell_in_background(places: Places) -> None:
-    """Starts what is still to be told of drivers that died unseen (the machine was rebooted). Costs one look at a folder."""
-    folder = places.services / "unfinished"
+def tell_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
+    """Starts what is still to be told: of drivers that died unseen (the machine was rebooted), and while MLflow was away.
+
+    Costs one look at a folder; returns the processes that do it.
+    """
+    folder, telling = places.services / "unfinished", []
     with suppress(OSError):
         for name in os.listdir(folder):
             if not runs_here(places, name):
                 null = subprocess.DEVNULL
-                subprocess.Popen(_command(places, name), stdin=null, stdout=null, stderr=null, start_new_session=True)
+                command = _command(places, name)
+                telling.append(subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True))
+    return telling
 
 
 def _marker(places: Places, name: str) -> Path:

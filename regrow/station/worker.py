@@ -36,6 +36,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled
 
+from regrow.infra.local import obituary
 from regrow.infra.machine.processes import is_running
 from regrow.infra.prefect.deployments import FLOW, schedule_of
 from regrow.infra.prefect.pool import POOL, ensure_pool
@@ -48,6 +49,8 @@ LOOK_SECONDS = 1.0
 HEARTBEAT_SECONDS = 30
 UNFINISHED = "unfinished.json"
 """In the station's folder: the flow runs whose sessions its end has interrupted."""
+TELL_SECONDS = 20.0
+"""Between two looks for what MLflow and Prefect were not told."""
 HEAL_SECONDS = 5.0
 """Between two looks for runs whose driver was lost."""
 RETRIED = ("AwaitingRetry", "Resuming")
@@ -69,7 +72,8 @@ class Worker:
         self._ended = threading.Event()
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare: subprocess.Popen[bytes] | None = None
-        self._since = self._not_before = self._beat = self._healed = 0.0
+        self._telling: list[subprocess.Popen[bytes]] = []
+        self._since = self._not_before = self._beat = self._healed = self._told = 0.0
         self._handed: dict[str, tuple[int, float, str | None]] = {}
         """Flow runs that were given to a driver: which, when, and their schedules; until Prefect shows that they run."""
 
@@ -82,6 +86,7 @@ class Worker:
         with get_client(sync_client=True) as client:
             while not self._ended.is_set():
                 self._keep_spare()
+                self._tell()
                 try:
                     if not prepared:
                         ensure_pool(client)
@@ -133,6 +138,13 @@ class Worker:
             client.get_scheduled_flow_runs_for_work_pool(POOL, scheduled_before=datetime.now(UTC))
             self._beat = time.monotonic()
 
+    def _tell(self) -> None:
+        """Has MLflow and Prefect told what sessions could not tell them, while one of them was away or slow."""
+        self._telling = [one for one in self._telling if one.poll() is None]
+        if not self._telling and time.monotonic() - self._told > TELL_SECONDS:
+            self._told = time.monotonic()
+            self._telling = obituary.tell_in_background(self._places)
+
     def _heal(self, client: SyncPrefectClient) -> None:
         if time.monotonic() - self._healed > HEAL_SECONDS:
             self._healed = time.monotonic()
@@ -179,6 +191,8 @@ class Worker:
         """Ends those that wait at once, and asks those that carry something out to end as Ctrl-C would."""
         for pid in [*record.stranded(self._folder), *(pid for pid, _ in record.drivers(self._folder, idle=True))]:
             _signal(pid, signal.SIGKILL)
+        for one in self._telling:
+            _signal(one.pid, signal.SIGKILL)
         if self._spare is not None and self._spare.poll() is None and not self._is_taken(self._spare.pid):
             self._spare.kill()
         found = dict(record.drivers(self._folder, idle=False))

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, TypeVar
 
 import httpx
 import pytest
 
+from regrow.infra.local import obituary
+from regrow.infra.mlflow.catch_up import is_recorded
+from regrow.infra.mlflow.updates import CURSOR_TAG
+from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.station import record
 from regrow.station.record import Station
@@ -120,6 +126,19 @@ def test_mistakes_are_told_as_without_a_station(desk: Desk) -> None:
     assert "ModuleNotFoundError" in told.splitlines()[-2]
     assert told.splitlines()[-1].startswith("regrow: trainable:")
     assert "there is no experiment" in desk.run("resume", "nobody", expect=2).stderr
+
+
+def test_what_mlflow_could_not_be_told_at_the_end_it_is_told_later(desk: Desk) -> None:
+    desk.run("run", desk.write("owed", trials=1))
+    root = Places.at(str(desk.folder / ".regrow"))
+    wait_for(lambda: is_recorded(root, "owed") and not runs_here(root, "owed"), "it was not recorded")
+    with closing(sqlite3.connect(root.services / "mlflow.db")) as database, database:
+        database.execute("delete from tags where key = ?", (CURSOR_TAG,))
+    assert not is_recorded(root, "owed")
+    obituary.owe(root, "owed")
+    wait_for(lambda: is_recorded(root, "owed"), "nobody told it")
+    wait_for(lambda: not list((root.services / "unfinished").iterdir()), "it would be told for ever")
+    assert desk.run("verify", "owed").returncode == 0
 
 
 def test_ctrl_c_ends_the_session_and_resume_goes_on(desk: Desk) -> None:
