@@ -5,6 +5,7 @@ A cut that notices a breakage raises; one that does not is named in the summary 
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -203,6 +204,13 @@ def said(cut: Callable[[], None]) -> str:
     except Exception as error:  # noqa: BLE001 - however a test goes red
         return " ".join(f"{type(error).__name__}: {error}".split())[:150]
     return ""
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """What broken coordinators raised is told by the collector, at the latest here: not while a later test parses code."""
+    yield
+    gc.collect()
 
 
 @pytest.mark.parametrize("breakage", [nullcontext, *NOTICED_BY], ids=lambda b: b.__name__)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
@@ -37,4 +37,5 @@ def empty_page(*, height: int) -> Iterator[Page]:
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1500, "height": height})
         page.set_default_timeout(60_000)
+        expect.set_options(timeout=60_000)
         yield page

@@ -47,7 +47,14 @@ def look(page: Page, name: str) -> None:
 
 
 def ask(desk: Desk, method: str, path: str, **body: Any) -> Any:
-    answer = httpx.request(method, f"{the_station(desk).prefect_api}/{path}", json=body or None)
+    """Asks Prefect's API, which says 503 while its sqlite file is busy: clients ask again."""
+    url = f"{the_station(desk).prefect_api}/{path}"
+
+    def answered() -> httpx.Response | None:
+        answer = httpx.request(method, url, json=body or None, timeout=30)
+        return answer if answer.status_code != 503 else None
+
+    answer = wait_for(answered, f"{url} is busy")
     answer.raise_for_status()
     return answer.json() if answer.content else None
 

@@ -24,7 +24,7 @@ from regrow.cli.show import show
 from regrow.infra.housekeeping import removal
 from regrow.infra.log.reading import read_events, replay, replayed
 from regrow.infra.report import report
-from regrow.infra.state import notes
+from regrow.infra.state import driver_lock, notes
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import HalfRemoved, Places
@@ -48,6 +48,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     """A root with the finished experiment `kinds`, which also has a checkpoint's files and a trial's lines."""
     root = tmp_path / "state"
     monkeypatch.setenv("REGROW_STATE", str(root))
+    monkeypatch.setattr(driver_lock, "WIND_UP_SECONDS", 0.5)  # a driver that is there although its log is closed
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work.py").write_text("def train(trial): ...")
     made = exported.keep(root, exported.simulation().run().events)
