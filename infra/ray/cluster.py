@@ -47,6 +47,8 @@ _KEPT = {"RAY_idle_worker_killing_time_threshold_ms": str(10**10)}
 """Four months. A process ends with the driver that it was started for all the same."""
 # What became of a task is asked of its reference; Ray would print it as well, when the reference is let go unasked.
 _DRIVER_SETTINGS = {"RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+# A Ray Job has a runtime environment, with a folder of its own: what is ours in it (our folder, our variables) comes first.
+_IN_A_JOB = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 _BREAKPOINT = "PYTHONBREAKPOINT"
 """Ray sets it for the driver, where `breakpoint()` would then open Ray's debugger for good."""
 # Ray turns 127.0.0.1 into the address of an interface, and stops working when that changes (a laptop's
@@ -112,6 +114,7 @@ def connect(
     mark = secrets.token_hex(8)
     settings = {**_LOCAL_SETTINGS, **(_KEPT if keep_idle else {})}
     undo = {} if target else put({**settings, **short_tmp(os.environ), **_token(), _MARK: mark})
+    undo |= put(_IN_A_JOB) if target else {}
     undo[_BREAKPOINT] = os.environ.get(_BREAKPOINT)
     ray, guard = _ray(), None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
