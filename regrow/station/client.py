@@ -29,8 +29,10 @@ from regrow.tasks.ports import Unavailable
 
 LOOK_SECONDS = (0.05, 0.5)
 """Between looks at the log: in a folder, in a bucket."""
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 """How long a driver that is still starting is waited for, before the session is run without the station."""
+TELL_SECONDS = 3.0
+"""After which it is told what is waited for; one that follows a session by a second or two is no matter."""
 ATTEMPTS = 3
 """How many drivers are given a session that none has begun."""
 ALONE_SECONDS = 30.0
@@ -55,7 +57,7 @@ def run_there(
     }
     before = viewer.board.history.opened
     for attempt in range(ATTEMPTS):
-        if (driver := _driver(station, order)) is None:
+        if (driver := _driver(station, order, announce)) is None:
             announce(f"no driver of the station was ready within {WAIT_SECONDS:.0f} s; this session runs without it")
             return False
         line, pid = driver
@@ -86,13 +88,17 @@ def _skip(follower: Follower, viewer: Viewer) -> None:
                 break
 
 
-def _driver(station: Station, order: dict[str, Any]) -> tuple[Line, int] | None:
-    deadline = time.monotonic() + WAIT_SECONDS
+def _driver(station: Station, order: dict[str, Any], announce: Callable[[str], None]) -> tuple[Line, int] | None:
+    began, told = time.monotonic(), False
     while True:
         if (found := hand_over(station.folder, order)) is not None:
             return found
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > WAIT_SECONDS:
             return None
+        if waited > TELL_SECONDS and not told:
+            announce("the station starts a driver for the session")
+            told = True
         time.sleep(0.1)
 
 
