@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,18 @@ from tests.system.test_main_job import check_whole, mlflow, prefect
 
 
 def kill(folder: Path, title: str) -> None:
-    """SIGKILL for the process of this experiment whose title begins so."""
-    mark = f"REGROW_TEST_MARK={folder}".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (entry / "environ").read_bytes():
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    return
-            except OSError:
-                continue
+    """SIGKILL for the process of this experiment whose title begins so, as soon as there is one."""
+    mark, deadline = f"REGROW_TEST_MARK={folder}".encode(), time.monotonic() + 20.0
+    while time.monotonic() < deadline:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (entry / "environ").read_bytes():
+                        os.kill(int(entry.name), signal.SIGKILL)
+                        return
+                except OSError:
+                    continue
+        time.sleep(0.1)
     raise AssertionError(f"no process {title!r} runs")
 
 
@@ -55,7 +58,7 @@ def test_a_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_check
 
 @pytest.mark.parametrize("part", ["ray::Coordinator", "ray::Recorder"])
 def test_a_killed_actor_comes_back_by_replay(desk: Desk, part: str) -> None:
-    file = desk.write("actor", trials=3, seconds=0.2, max_steps=15)
+    file = desk.write("actor", trials=3, seconds=0.2, max_steps=40)
     process = desk.start("run", file)
     desk.await_events("actor", "saved", 6, process)
     kill(desk.folder, part)

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -96,6 +97,15 @@ def set_state(desk: Desk, experiment: str, **state: Any) -> None:
     run = flow_run(desk, experiment)
     answer = httpx.post(f"{the_station(desk).prefect_api}/flow_runs/{run['id']}/set_state", json={"state": state, "force": True})
     assert answer.json()["status"] == "ACCEPT"
+
+
+def start_slow(desk: Desk, name: str, *, trials: int) -> tuple[subprocess.Popen[str], Path]:
+    """Starts an experiment of trials of 1,000 steps, which takes minutes unless the file is made; returns when it has saved."""
+    hurry = desk.folder / f"hurry-{name}"
+    train = TRAIN.replace("time.sleep(SECONDS)", f"time.sleep(0 if Path('{hurry}').exists() else 0.3)")
+    running = desk.start("run", desk.write(name, train=train, max_steps=1000, trials=trials))
+    desk.await_events(name, "saved", 2, running)
+    return running, hurry
 
 
 def await_end(desk: Desk, name: str, status: str = "finished") -> dict[str, Any]:
@@ -194,10 +204,10 @@ def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) 
 
 
 def test_a_driver_that_was_not_heard_for_a_while_keeps_its_run(desk: Desk) -> None:
-    running = desk.start("run", desk.write("suspended", seconds=0.3, max_steps=25, trials=2))
-    desk.await_events("suspended", "saved", 2, running)
+    running, hurry = start_slow(desk, "suspended", trials=1)
     set_state(desk, "suspended", type="CRASHED", message="its driver was not heard of any more")
     wait_for(lambda: "still there" in (flow_run(desk, "suspended")["state"]["message"] or ""), "it was taken from its driver")
+    hurry.touch()
     said, _ = running.communicate(timeout=60)
     assert running.returncode == 0, said
     assert {point["attempt"] for point in desk.points("suspended")} == {1}
@@ -229,10 +239,8 @@ def test_retry_tries_failed_trials_of_a_mended_trainable_again(desk: Desk) -> No
 
 @pytest.mark.parametrize("killed", [["mlflow", "worker", "prefect", "supervisor", "keeper"], ["ray"]], ids=" ".join)
 def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(desk: Desk, killed: list[str]) -> None:
-    name, hurry = f"without-{killed[0]}", desk.folder / f"hurry-{killed[0]}"
-    train = TRAIN.replace("time.sleep(SECONDS)", f"time.sleep(0 if Path('{hurry}').exists() else 0.3)")
-    running = desk.start("run", desk.write(name, train=train, max_steps=1000, trials=2))
-    desk.await_events(name, "saved", 2, running)
+    name = f"without-{killed[0]}"
+    running, hurry = start_slow(desk, name, trials=2)
     for part in killed:
         before = wait_for(lambda: process_of(desk, part) or None, f"there is no {part}")  # noqa: B023
         os.kill(before, signal.SIGKILL)
