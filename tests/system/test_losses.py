@@ -70,5 +70,5 @@ def test_a_killed_actor_comes_back_by_replay(desk: Desk, part: str) -> None:
     writers = [e["by"] for e in desk.events("actor") if e["event"] == "opened"]
     assert writers == (["driver", "coordinator"] if part == "ray::Coordinator" else ["driver"])
     recorded = mlflow(desk, "select count(*) from metrics where key = 'score'")
-    assert recorded == [(45,)]
+    assert recorded == [(120,)]
     assert await_no_process(desk.folder) == []
