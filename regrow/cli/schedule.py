@@ -12,7 +12,6 @@ from regrow.cli.options import StateOption
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.traces import in_a_line
 
 if TYPE_CHECKING:
     from regrow.infra.prefect.deployments import Scheduled
@@ -171,7 +170,7 @@ def _check_files(pattern: str | None) -> str:
         there = listed(pattern)
     except (RegrowError, OSError) as error:
         hint = "make what is missing, or correct the address or the credentials"
-        raise SpecError("when.files", pattern, f"cannot be listed: {in_a_line(error)}", hint) from None
+        raise SpecError("when.files", pattern, f"cannot be listed: {error}", hint) from None
     return f"nothing is at {pattern} yet; what comes there starts it" if there is None else ""
 
 
