@@ -118,4 +118,3 @@ def _begin(kind: type[Coordinator], name: str, *arguments: Any) -> Any:
         name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
     ).remote(*arguments)
-

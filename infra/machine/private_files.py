@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+PARTIAL = ".partial"
+"""How names end of what is being written; one that stays is of a writer that was killed."""
 
 
 def replace(path: Path, data: str | bytes) -> None:
@@ -15,19 +18,15 @@ def replace(path: Path, data: str | bytes) -> None:
         whole.replace(path)
 
 
-def create(path: Path, data: str | bytes) -> bool:
-    """Writes the file unless there is one; whether this one is it, where several do so at a time."""
-    with _written(path, data) as whole:
-        try:
-            os.link(whole, path)
-        except FileExistsError:
-            return False
-    return True
+def create(path: Path, data: str | bytes) -> None:
+    """Writes the file unless there is one; the first of several that do so at a time is it."""
+    with _written(path, data) as whole, suppress(FileExistsError):
+        os.link(whole, path)
 
 
 @contextmanager
 def _written(path: Path, data: str | bytes) -> Iterator[Path]:
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)

@@ -201,8 +201,7 @@ def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> Prefect
     free one. Raises UserError if `port` is taken or the server of `home` runs on another.
     """
     home = home.expanduser().absolute()
-    url = (configured_api_url() or "").rstrip("/")
-    if adopt and url and url != read_record(home).get("api_url"):  # our own, when called again or by a child process
+    if adopt and (url := other_api_url(home)) is not None:
         ui_url = os.environ.get("PREFECT_UI_URL") or url.removesuffix("/api")
         return PrefectServerHandle(PrefectServer(api_url=url, ui_url=ui_url, embedded=False), home)
     home.mkdir(parents=True, exist_ok=True)
@@ -257,6 +256,12 @@ def configured_api_url() -> str | None:
     from prefect.settings import get_current_settings
 
     return get_current_settings().api.url
+
+
+def other_api_url(home: Path) -> str | None:
+    """The API URL that the user set, unless it is that of the embedded server of `home`, as in a child process; or None."""
+    url = (configured_api_url() or "").rstrip("/")
+    return url if url and url != read_record(home).get("api_url") else None
 
 
 def _lock_of_the_dead(home: Path, known: Mapping[str, Any]) -> IO[str] | None:

@@ -7,6 +7,8 @@ share: `options`, `exit_codes`, `console`, `tables`, `session` (what `run` and `
 
 import sys
 
+from regrow.cli.exit_codes import ExitCode
+
 __all__ = ["main"]
 
 
@@ -16,5 +18,5 @@ def main() -> None:
         from regrow.cli import app
     except KeyboardInterrupt:  # a traceback of imports would tell nobody anything
         sys.stderr.write("interrupted before anything was begun\n")
-        sys.exit(3)  # ExitCode.INTERRUPTED
+        sys.exit(ExitCode.INTERRUPTED)
     app.main()

@@ -121,11 +121,12 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         "name": spec.name, "spec": str(file.resolve()), "state": places.root,
         "when": when.model_dump(mode="json", exclude_none=True, exclude=set(_TIMES)),
     }
-    secret = hooks.make(places.writable(), spec.name) if when.hook else None
     with deployments.connected(places) as client:
         from regrow.flows.run import run
 
-        _check_circle(spec.name, when.after, deployments.listed(client, places.root))
+        if when.after is not None:
+            _check_circle(spec.name, when.after, deployments.listed(client, places.root))
+        secret = hooks.make(places.writable(), spec.name) if when.hook else None
         form = run.parameters.model_dump_for_openapi()
         words = _described(when, spec, file)
         there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form, description=words)
@@ -174,7 +175,7 @@ def _check_files(pattern: str | None) -> str:
     return f"nothing is at {pattern} yet; what comes there starts it" if there is None else ""
 
 
-def _check_circle(name: str, after: str | None, known: list[Scheduled]) -> None:
+def _check_circle(name: str, after: str, known: list[Scheduled]) -> None:
     """Raises SpecError where a schedule would start itself, if only by way of others."""
     starts = {one.name: (one.parameters.get("when") or {}).get("after") for one in known} | {name: after}
     way = [name]

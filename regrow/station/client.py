@@ -62,7 +62,7 @@ def run_there(
             return False
         line, pid = driver
         said = _Said(line, announce)
-        with _signals(line):
+        with _signals(line) as signalled:
             if attempt == 0:
                 announce(f"Prefect: {station.prefect_url}")
                 announce(f"MLflow:  {station.mlflow_url}")
@@ -72,6 +72,8 @@ def run_there(
             announce("the driver on the station was lost; the station goes on by itself, and Ctrl-C ends only this view")
             _watch_on(follower, viewer, places, name)
             return True
+        if signalled:
+            raise KeyboardInterrupt
         announce("the driver on the station was lost before the session began; another one is given it")
     announce("the station loses its drivers; this session runs without it")
     return False
@@ -185,16 +187,18 @@ def _wait(over: threading.Event, seconds: float) -> None:
 
 
 @contextmanager
-def _signals(line: Line) -> Iterator[None]:
-    """Hands the signals that end a session on to the driver."""
+def _signals(line: Line) -> Iterator[list[int]]:
+    """Hands the signals that end a session on to the driver; gives those that came."""
+    came: list[int] = []
 
     def hand_on(number: int, _: Any) -> None:
+        came.append(number)
         with suppress(OSError):
             line.send(encode_signal(number))
 
     before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from regrow.infra.machine import locks
 from regrow.infra.machine.processes import is_running
-from regrow.infra.prefect.home import read_record
-from regrow.infra.prefect.server import configured_api_url
+from regrow.infra.prefect.server import other_api_url
 from regrow.infra.state.places import Places
 from regrow.station import beyond, record
 from regrow.station.record import Station
@@ -68,8 +67,7 @@ def stay(places: Places, *, s3: Path | None = None, host: str | None = None) -> 
 
 
 def _check_prefect(places: Places) -> None:
-    url = (configured_api_url() or "").rstrip("/")
-    if url and url != read_record(places.prefect_home).get("api_url"):
+    if (url := other_api_url(places.prefect_home)) is not None:
         raise UserError(
             f"a station has a Prefect server of its own, but PREFECT_API_URL (or your Prefect profile) names {redacted(url)}, to"
             " which `regrow run` and `regrow schedule` would go: unset it for a station. Without one, what is scheduled on that"

@@ -49,8 +49,8 @@ LOOK_SECONDS = 1.0
 HEARTBEAT_SECONDS = 30
 UNFINISHED = "unfinished.json"
 """In the station's folder: the flow runs whose sessions its end has interrupted."""
-TELL_SECONDS = 20.0
-"""Between two looks for what MLflow and Prefect were not told."""
+TELL_SECONDS = (20.0, 600.0)
+"""Between two looks for what MLflow and Prefect were not told: at first, and at most, where it cannot be told."""
 HEAL_SECONDS = 5.0
 """Between two looks for runs whose driver was lost."""
 RETRIED = ("AwaitingRetry", "Resuming")
@@ -73,7 +73,8 @@ class Worker:
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare: subprocess.Popen[bytes] | None = None
         self._telling: list[subprocess.Popen[bytes]] = []
-        self._since = self._not_before = self._beat = self._healed = self._told = 0.0
+        self._since = self._not_before = self._beat = self._healed = self._tell_at = 0.0
+        self._tell_pause = TELL_SECONDS[0]
         self._handed: dict[str, tuple[int, float, str | None]] = {}
         """Flow runs that were given to a driver: which, when, and their schedules; until Prefect shows that they run."""
 
@@ -141,9 +142,10 @@ class Worker:
     def _tell(self) -> None:
         """Has MLflow and Prefect told what sessions could not tell them, while one of them was away or slow."""
         self._telling = [one for one in self._telling if one.poll() is None]
-        if not self._telling and time.monotonic() - self._told > TELL_SECONDS:
-            self._told = time.monotonic()
+        if not self._telling and time.monotonic() >= self._tell_at:
             self._telling = obituary.tell_in_background(self._places)
+            self._tell_pause = min(2 * self._tell_pause, TELL_SECONDS[1]) if self._telling else TELL_SECONDS[0]
+            self._tell_at = time.monotonic() + self._tell_pause
 
     def _heal(self, client: SyncPrefectClient) -> None:
         if time.monotonic() - self._healed > HEAL_SECONDS:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.system.conftest import Desk
+from tests.system.conftest import TRAIN, Desk
 from tests.system.test_main_job import check_whole
 
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
@@ -44,7 +44,8 @@ def dashboard(desk: Desk) -> str:
 def test_a_job_with_a_working_dir_runs_the_experiment_of_a_folder_in_it(desk: Desk, dashboard: str) -> None:
     code = desk.folder / "project" / "sweeps"
     code.mkdir(parents=True)
-    file = desk.write("job", trials=2, max_steps=2, env={"WISH": "ours"})
+    train = TRAIN.replace("total = 0.0", 'total = 0.0\n    assert os.environ["WISH"] == "ours"', 1)
+    file = desk.write("job", train=train, trials=2, max_steps=2, env={"WISH": "ours"})
     for name in (file.name, "work.py"):
         (desk.folder / name).rename(code / name)
     said = ray(

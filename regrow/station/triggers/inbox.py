@@ -17,7 +17,7 @@ from regrow.infra.stores.local import sync_folder
 
 UNWANTED_SECONDS = 600.0
 """How long something stays that no schedule wants, as that may not be there yet."""
-_PARTIAL, _DAMAGED = ".partial", ".damaged"
+_DAMAGED = ".damaged"
 
 
 def folder_of(places: Places) -> Path:
@@ -34,7 +34,7 @@ def put(places: Places, name: str, payload: Any, delivery: str | None) -> str:
     folder = folder_of(places) / "inbox"
     folder.mkdir(parents=True, exist_ok=True)
     content = {"name": name, "event": {"kind": "hook", "id": event_id, "payload": payload, "time": time.time()}}
-    private_files.create(folder / f"{event_id}.json", json.dumps(content))  # the first of two at once is it
+    private_files.create(folder / f"{event_id}.json", json.dumps(content))
     sync_folder(folder)
     return event_id
 
@@ -48,7 +48,7 @@ def waiting(places: Places) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     for age, file in sorted(files):
         if file.suffix == _DAMAGED:
             continue
-        if file.suffix == _PARTIAL:
+        if file.suffix == private_files.PARTIAL:
             if age < time.time() - UNWANTED_SECONDS:  # its writer was killed
                 file.unlink(missing_ok=True)
             continue

@@ -16,6 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from regrow.infra.machine import private_files
 from regrow.infra.stores.local import sync_folder
 from regrow.tasks.errors import RegrowError
 
@@ -112,19 +113,12 @@ class Journal:
 
     def compact(self) -> None:
         """Replaces the file by one that says the same in as few records as possible."""
-        partial = self._path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            for record in self._snapshot():
-                file.write(_encoded(record))
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        partial.replace(self._path)
+        whole = b"".join(map(_encoded, self._snapshot()))
+        private_files.replace(self._path, whole)
         sync_folder(self._path.parent)
         self._file.close()
         self._file = _opened(self._path)
-        self._size = self._least = size
+        self._size = self._least = len(whole)
 
     def _snapshot(self) -> Iterable[dict[str, Any]]:
         for name, known in self._known.items():
