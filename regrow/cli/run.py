@@ -23,7 +23,8 @@ def run(
     prefect_port: PortOption = None,
 ) -> None:
     """Run the experiment that FILE describes, or go on with it if it is there already."""
-    from regrow.infra.state.spec_file import located, read_spec
+    from regrow.infra.state.spec_file import read_spec
+    from regrow.infra.state.yaml_file import located
 
     spec = read_spec(file)
     try:

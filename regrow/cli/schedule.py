@@ -71,7 +71,8 @@ def schedule(
     state: StateOption = None,
 ) -> None:
     """Have the experiment that FILE describes started by itself: by the clock or by events. Options go before its `when`."""
-    from regrow.infra.state.spec_file import located, read_spec
+    from regrow.infra.state.spec_file import read_spec
+    from regrow.infra.state.yaml_file import located
 
     given = {
         "cron": cron, "every": _span(every), "rrule": rrule, "timezone": timezone, "files": _absolute(on_files, Path.cwd()),

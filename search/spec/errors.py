@@ -36,11 +36,13 @@ _BELOW = {"trial": "write it below stop: `stop: {trial: {hours: 2}}`"}
 
 
 def explain(
-    error: ValidationError, data: dict[str, Any], whole: type[BaseModel], parts: Mapping[str, type[BaseModel]]
+    error: ValidationError, data: dict[str, Any], whole: type[BaseModel], parts: Mapping[str, type[BaseModel]],
+    forms: Mapping[str, str] = _FORMS,
 ) -> SpecError:
     """One of pydantic's complaints, in our words: the key as the user wrote it, the value, what to do.
 
-    `whole` is the specification's model, `parts` are those of what stands below its keys, by key.
+    `whole` is the file's model, `parts` are those of what stands below its keys, by key, `forms` what to write where a value of
+    more than one form may stand.
     A misspelt key comes first, for it explains a missing one; of the forms that a value may have, the one that fits most.
     """
     errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
@@ -61,11 +63,11 @@ def explain(
         hint = _BELOW.get(key) or nearest(path[-1], part.model_fields)
         return SpecError(key=key, value=value, problem="unknown key", hint=hint)
     if first["type"] == "missing":
-        return SpecError(key=key, value=None, problem="is missing", hint=f"add `{path[-1]}:` to the specification")
+        return SpecError(key=key, value=None, problem="is missing", hint=f"add `{path[-1]}:`")
     if path[0] in parts and first["type"] in ("model_type", "model_attributes_type"):
         hint = f"its keys are: {', '.join(parts[path[0]].model_fields)}"
     elif first["type"].endswith("_type") and not (hint == _QUOTES and path[0] in ("metric", "env")):
-        near = (form for at, form in _FORMS.items() if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2)
+        near = (form for at, form in forms.items() if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2)
         hint = next(near, hint)
     return SpecError(key=key, value=value, problem=problem, hint=hint)
 
@@ -90,7 +92,7 @@ _WORDINGS: Mapping[str, tuple[str, str]] = {
     "bool_type": ("is neither true nor false", "write true or false"),
     "finite_number": ("is not a finite number", "write a finite number"),
     "string_pattern_mismatch": ("is no name", "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"),
-    "string_too_short": ("is empty", "write a name"),
+    "string_too_short": ("is empty", "write a name"), "too_short": ("is empty", "write at least one"),
     "dict_type": _MAP, "model_type": _MAP, "model_attributes_type": _MAP,
 }
 """Those that are the same whatever stands there."""
@@ -107,6 +109,9 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
     if kind in _WORDINGS:
         return _WORDINGS[kind]
     match kind:
+        case "value_error" if "; " in (told := str(ctx.get("error", ""))):  # a validator's own problem and hint
+            problem, _, hint = told.partition("; ")
+            return problem, hint
         case "string_type":
             return "is not text", _QUOTES if isinstance(value, int | float) else "write text"
         case "int_type" | "int_from_float":

@@ -49,7 +49,7 @@ class Metric(Part):
         return sign_of(self.mode)
 
 
-def _bytes(value: Any) -> Any:
+def in_bytes(value: Any) -> Any:
     """'2 GiB' or '500MB' as a number of bytes; anything else unchanged, for pydantic to judge."""
     if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", value.lower())):
         return int(float(m[1]) * _UNITS[m[2]])
@@ -66,7 +66,7 @@ class Resources(Part):
     """CPUs."""
     gpu: Annotated[Number, Field(ge=0)] = 0
     """GPUs."""
-    memory: Annotated[Count, BeforeValidator(_bytes, json_schema_input_type=Memory), Field(ge=0)] = 0
+    memory: Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory), Field(ge=0)] = 0
     """Bytes, or text such as "2GiB"; 0 means not limited."""
     custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
     """Custom Ray resources by name."""

@@ -46,13 +46,13 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"stop": {"hour": 1}}, "stop.hour: 1: unknown key; did you mean 'hours'?"),
         ({"metric": [{"name": "a", "mod": "max"}], "mode": ...}, "metric.0.mod: \"max\": unknown key; did you mean 'mode'?"),
         # missing
-        ({"name": ...}, "name: is missing; add `name:` to the specification"),
+        ({"name": ...}, "name: is missing; add `name:`"),
         ({"trainable": ...}, "trainable: is missing; write trainable: file.py:function, or command: [python, file.py, ...]"),
-        ({"metric": ...}, "metric: is missing; add `metric:` to the specification"),
+        ({"metric": ...}, "metric: is missing; add `metric:`"),
         ({"mode": ...}, "mode: is missing; write mode: max or mode: min"),
-        ({"space": ...}, "space: is missing; add `space:` to the specification"),
+        ({"space": ...}, "space: is missing; add `space:`"),
         ({"trials": ...}, "trials: is missing; write the total number of trials"),
-        ({"metric": [{"name": "a"}], "mode": ...}, "metric.0.mode: is missing; add `mode:` to the specification"),
+        ({"metric": [{"name": "a"}], "mode": ...}, "metric.0.mode: is missing; add `mode:`"),
         # name
         ({"name": 1}, "name: 1: is not text; put quotes around it"),
         ({"name": None}, "name: null: is empty; give it a value, or leave the key out"),

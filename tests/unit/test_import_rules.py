@@ -29,7 +29,7 @@ ROOMS = {
     "search": ("", "space", "samplers", "schedulers", "spec", "history", "planning"),
     "infra": (
         "", "machine", "stores", "log", "state", "coordinator", "views", "exports", "figures", "report", "mlflow", "ray",
-        "prefect", "housekeeping", "local",
+        "prefect", "housekeeping", "local", "clusters",
     ),
 }
 """The rooms of a folder, from below: each may import from those before it. The first is the folder itself."""

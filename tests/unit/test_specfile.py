@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.state.spec_file import read_spec, write_spec
+from regrow.infra.state.spec_file import read_spec
+from regrow.infra.state.yaml_file import write_map
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
@@ -127,5 +128,5 @@ def test_what_is_written_is_read_as_the_same(folder: Path) -> None:
             "space": {"a": {"choice": [*texts, 1e-5, 1e20, True, None, 3], "text": True}, "b": {"constant": {"min": 0, "max": 1}}},
         }
     )
-    (folder / "s.yaml").write_bytes(write_spec(spec.to_json()))
+    (folder / "s.yaml").write_bytes(write_map(spec.to_json()))
     assert read_spec(folder / "s.yaml") == spec

@@ -1,0 +1,47 @@
+"""Reading a cluster file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from regrow.infra.clusters.description import KINDS, Cluster
+from regrow.infra.state.yaml_file import located, read_map
+from regrow.search.errors import SpecError
+
+SEE = "regrow cluster schema"
+
+
+def read_cluster(path: Path) -> Cluster:
+    """The cluster that a file describes, with absolute paths to other files.
+
+    Raises UserError for a file that cannot be read or is not YAML, SpecError, with file and line, for what it says.
+    """
+    data = read_map(path, "cluster", SEE)
+    try:
+        cluster = Cluster.parse(data)
+        there = {key: str(_beside(path, getattr(cluster, key), key)) for key in ("prices", "lock") if getattr(cluster, key)}
+        mounts = {
+            place: str(_beside(path, file, f"mounts.{place}")) for place, file in getattr(cluster, "mounts", {}).items()
+        }
+        return cluster.model_copy(update={**there, **({"mounts": mounts} if mounts else {})})
+    except SpecError as error:
+        raise located(error, path) from None
+
+
+def _beside(path: Path, written: str, key: str) -> Path:
+    """A file that is named relative to the one at `path`. Raises SpecError if it is not there."""
+    found = (path.parent / Path(written).expanduser()).resolve()
+    if not found.exists():
+        raise SpecError(key, written, f"there is no file {found}", "write it relative to the cluster file")
+    return found
+
+
+def schema() -> dict[str, Any]:
+    """The published JSON schema of a cluster file."""
+    kinds = {name: kind.model_json_schema(ref_template="#/$defs/{model}") for name, kind in KINDS.items()}
+    parts: dict[str, Any] = {}
+    for kind in kinds.values():
+        parts |= kind.pop("$defs", {})
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": "Cluster", "oneOf": list(kinds.values()), "$defs": parts}

@@ -1,0 +1,51 @@
+"""What machines cost: a CSV file in the form of SkyPilot's catalogue, of which the columns below are used.
+
+InstanceType,Region,Price,SpotPrice    USD an hour; others, such as AvailabilityZone, may be there. Several rows of a type
+and region: the cheapest counts.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from regrow.infra.clusters.description import Market
+from regrow.tasks.errors import UserError
+
+_COLUMNS = ("InstanceType", "Region", "Price", "SpotPrice")
+
+
+class Prices:
+    """Prices by type, region and market. `file` None: none is known. Raises UserError for a file that is none of prices."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._known: dict[tuple[str, str, Market], float] = {}
+        if file is not None:
+            self._read(file)
+
+    def of(self, instance: str, region: str, market: Market) -> float | None:
+        """USD an hour; None if it is not known."""
+        return self._known.get((instance, region, market))
+
+    def _read(self, file: Path) -> None:
+        try:
+            with file.open(newline="", encoding="utf-8") as lines:
+                rows = csv.DictReader(lines)
+                if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+                    raise UserError(f"{file}: has no column {missing[0]}; its columns are to be {','.join(_COLUMNS)}")
+                for row in rows:
+                    self._take(row, f"{file}:{rows.line_num}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: the prices cannot be read: {error}") from error
+
+    def _take(self, row: dict[str, str], where: str) -> None:
+        markets: tuple[tuple[Market, str], ...] = (("on-demand", "Price"), ("spot", "SpotPrice"))
+        for market, column in markets:
+            if not (text := (row[column] or "").strip()):
+                continue  # not offered
+            try:
+                price = float(text)
+            except ValueError:
+                raise UserError(f"{where}: {column}: {text!r} is not a number; write USD an hour") from None
+            key = row["InstanceType"], row["Region"], market
+            self._known[key] = min(price, self._known.get(key, price))

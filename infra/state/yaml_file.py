@@ -1,0 +1,165 @@
+"""Reading and writing of the YAML files that people write: safe YAML only, and errors that name the file and the line or key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regrow.search.errors import SpecError
+from regrow.tasks.errors import UserError
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice instead of keeping the last, and reads plain scalars as YAML 1.2 does.
+
+    PyYAML is of YAML 1.1, where 1e-4 is text, 12:30 the number 750 and 2024-01-01 a date. `yes`, `no`, `on` and `off` are
+    booleans in 1.1 and text in 1.2: whichever was taken, some would train something else than they wrote, so they are refused.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - a class's own, as PyYAML looks for it in the class
+        first: [one for one in resolvers if one[0].rpartition(":")[2] not in ("bool", "int", "float", "timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_PLAIN = {
+    "bool": (r"(?i:true|false|yes|no|on|off)", "tTfFyYnNoO"),
+    "int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?i:inf))|\.(?i:nan)",
+        "-+.0123456789",
+    ),
+}
+"""The form of a plain scalar by what it is read as, and the signs that it may begin with."""
+for _kind, (_form, _first) in _PLAIN.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around what `_Loader` or another reader would not take for text."""
+
+
+for _kind, (_form, _first) in _PLAIN.items():
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first))
+
+
+def write_map(data: dict[str, Any]) -> bytes:
+    """Plain data as a file that `read_map` reads the same from."""
+    written: bytes = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None, encoding="utf-8"
+    )
+    return written
+
+
+_BOOLEAN, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+
+
+class _Unclear(yaml.constructor.ConstructorError):
+    """What is YAML, but may mean two things."""
+
+
+def _boolean(_loader: _Loader, node: yaml.ScalarNode) -> bool:
+    written = node.value.lower()
+    if written in ("true", "false"):
+        return bool(written == "true")
+    meant = "true" if written in ("yes", "on") else "false"
+    hint = f'write {meant}, or "{node.value}" in quotes if the text is meant'
+    problem = f"{node.value}: is {meant} to some and text to others; {hint}"
+    raise _Unclear(None, None, problem, node.start_mark)
+
+
+_Loader.add_constructor(_BOOLEAN, _boolean)
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        if key_node.tag == _BOOLEAN and key_node.value.lower() not in ("true", "false"):
+            key_node.tag = _TEXT  # nobody means a boolean: `on: aws`
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(None, None, "a list or map cannot be a key", key_node.start_mark)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_map(path: Path, what: str, see: str) -> dict[str, Any]:
+    """The map of keys in the YAML file of `what`, of whose form the command `see` tells.
+
+    Raises UserError for a file that cannot be read or is not YAML.
+    """
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - derives from SafeLoader
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; give the path of the {what}'s YAML file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder; give the path of the {what}'s YAML file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not text in UTF-8 (byte {error.start + 1}); save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        raise _invalid(path, error) from error
+    except RecursionError:
+        raise UserError(f"{path}: is nested too deeply; see `{see}` for its form") from None
+    except ValueError as error:  # a date or number that has the form of one, but is none
+        raise UserError(f"{path}: not valid YAML: {error}; put quotes around what is text") from error
+    if not isinstance(data, dict):
+        found = _CONTENTS.get(type(data), "holds a single value")
+        raise UserError(f"{path}: {found}, not a map of keys; see `{see}`")
+    return data
+
+
+def located(error: SpecError, path: Path) -> SpecError:
+    """The error with its place in a file, `sweep.yaml:7`: of its key, or of what of that is there; else the file alone."""
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        node = None
+    line = _line(node, error.key.split("."))
+    return error.at(str(path) if line is None else f"{path}:{line}")
+
+
+def _line(node: yaml.Node | None, path: list[str]) -> int | None:
+    """The line of the key at a path below a node, or of the last one on the way to it; None if not even the first is there."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if path and isinstance(key, yaml.ScalarNode) and key.value == path[0]:
+                below = _line(value, path[1:])
+                return int(key.start_mark.line) + 1 if below is None else below
+    if isinstance(node, yaml.SequenceNode) and path and path[0].isdigit() and int(path[0]) < len(node.value):
+        item = node.value[int(path[0])]
+        below = _line(item, path[1:])
+        return int(item.start_mark.line) + 1 if below is None else below
+    return None
+
+
+_CONTENTS = {type(None): "is empty", list: "holds a list"}
+
+
+def _invalid(path: Path, error: yaml.YAMLError) -> UserError:
+    """Its line, and what PyYAML says of it; for what people stumble over, what to do."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    problem = " ".join(problem.split())
+    if "'\\t'" in problem:
+        problem = "there is a tab; indent with spaces"
+    elif problem.startswith("could not determine a constructor for the tag"):
+        tag = problem.rpartition(" ")[2].strip("'").replace("tag:yaml.org,2002:", "!!")
+        problem = f"the tag {tag} is not taken; write plain values"
+    where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+    if isinstance(error, _Unclear):
+        return UserError(f"{where}: {problem}")
+    return UserError(f"{where}: not valid YAML: {problem}")
