@@ -1,0 +1,16 @@
+"""Which engine brings up which kind of cluster."""
+
+from __future__ import annotations
+
+from regrow.infra.clusters.description import Cluster, Ssh
+from regrow.infra.clusters.provider import Provider
+from regrow.infra.clusters.ssh import SshEngine
+from regrow.tasks.errors import UserError
+
+
+def engine(cluster: Cluster) -> Provider:
+    """The engine of a cluster. Raises UserError for a kind that has none."""
+    match cluster:
+        case Ssh():
+            return SshEngine(cluster)
+    raise UserError(f"on: {cluster.on}: clusters there cannot be brought up yet")

@@ -1,0 +1,149 @@
+"""An experiment on a cluster: what `regrow run --on` and `regrow cluster submit` do from this machine.
+
+On the cluster it is the same `regrow run FILE`, as a Ray Job on the head; here it is only started and followed. Where the head
+is lost, the cluster is brought up again and the same command goes on with the experiment from its log.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regrow.infra.clusters.description import Cluster
+from regrow.infra.clusters.engines import engine
+from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.jobs import Away, Job, Jobs
+from regrow.infra.clusters.provider import Offer, Provider
+from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
+from regrow.search.spec import Spec
+from regrow.tasks.errors import RegrowError
+
+PREFECT_PORT, MLFLOW_PORT, PAGE_PORT = 4200, 5000, 8300
+"""Where the pages of an experiment listen on the head's loopback, for `regrow cluster ui`."""
+AWAY_SECONDS = 60.0
+"""How long the head may be away before it counts as lost."""
+_AGAIN_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """An experiment that is to run on a cluster. `file`: its specification; `name`, `trials`: as options of `regrow run`."""
+
+    spec: Spec
+    file: Path
+    places: Places
+    name: str | None = None
+    trials: int | None = None
+
+    @property
+    def project(self) -> Path:
+        """The folder whose files the experiment needs: the one that holds both its code and its specification."""
+        folders = (self.file.resolve().parent, Path(self.spec.working_dir or ".").resolve())
+        return Path(os.path.commonpath(folders))
+
+    @property
+    def entrypoint(self) -> str:
+        """The command on the head, which goes on with the experiment if it is there already."""
+        words = ["regrow", "run", str(self.file.resolve().relative_to(self.project)), "--state", self.places.root]
+        words += ["--name", self.name] if self.name else []
+        words += ["--trials", str(self.trials)] if self.trials else []
+        return shlex.join([*words, "--prefect-port", str(PREFECT_PORT)])
+
+
+def check_state(places: Places, cluster: Cluster, key: str) -> None:
+    """Raises SpecError for a state root that the cluster's machines would not see."""
+    if places.remote or any(Path(places.root).is_relative_to(folder) for folder in cluster.shared):
+        return
+    hint = "give --state s3://BUCKET/PREFIX, or name the folder that all machines share at `shared` in the cluster file"
+    raise SpecError(key, places.root, "is on this machine, where the cluster does not see it", hint)
+
+
+def offer(offers: list[Offer]) -> list[str]:
+    """What may be started and what it costs, for people to say yes to."""
+    lines = []
+    for one in offers:
+        what = f"up to {one.most} x {one.type}" if one.role == "workers" and one.most > 1 else one.type
+        market = f", {one.market}" if one.market else ""
+        price = f", {one.price * one.most:.2f} USD an hour" if one.price else ""
+        lines.append(f"  {one.role + ':':9}{what}{market}{price}")
+    if all(one.price == 0 for one in offers):
+        return lines
+    if unknown := [one.type for one in offers if one.price is None]:
+        which = ", ".join(dict.fromkeys(unknown))
+        return [*lines, f"  what {which} costs is not known; a file of prices, at `prices` in the cluster file, says it"]
+    return [*lines, f"  at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour"]
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterRun:
+    """Runs orders on one cluster. `say` is given lines of ours, `show` what an experiment prints there."""
+
+    cluster: Cluster
+    say: Callable[[str], None]
+    show: Callable[[str], None]
+    provider: Provider = field(init=False)
+    jobs: Jobs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.provider = engine(self.cluster)
+        self.jobs = Jobs(self.provider, Folder(self.cluster.name).token)
+
+    def submit(self, order: Order) -> Job:
+        """Starts the experiment there, unless it runs already; returns its job."""
+        if (job := self.jobs.running(order.spec.name)) is not None:
+            self.say(f"{order.spec.name} runs there already")
+            return job
+        started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, {})
+        return Job(id=started, experiment=order.spec.name, status="PENDING")
+
+    def follow(self, order: Order, job: Job) -> int:
+        """Shows what it prints until it has ended; returns its exit code. A head that is lost is brought up again."""
+        shown, away = 0, None
+        while True:
+            try:
+                job, shown = self.jobs.follow(job.id, self.show, shown)
+                if job.ended:
+                    return job.exit_code if job.exit_code is not None else 1
+                away = None
+            except Away as lost:
+                shown = lost.args[1] if len(lost.args) > 1 else shown
+                if away is None:
+                    away = time.monotonic()
+                    self.say("the connection to the cluster is lost, the experiment goes on there; trying again")
+                elif time.monotonic() - away > AWAY_SECONDS and (again := self._rebuilt(order)) is not None:
+                    job, shown, away = again, 0, None
+            time.sleep(_AGAIN_SECONDS)
+
+    def bring_home(self, order: Order, folder: Path) -> None:
+        """Writes the report and the table of trials into `folder`, as far as they can be had."""
+        name, state = order.spec.name, order.places.root
+        parts = {"report.html": ["report", name, "-o"], "trials.csv": ["trials", name, "--csv"]}
+        got = []
+        for file, words in parts.items():
+            done = self.provider.command(["regrow", *words, "/dev/stdout", "--state", state])
+            if done.returncode == 0:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / file).write_bytes(done.stdout)
+                got.append(str(folder / file))
+            else:
+                self.say(f"{file} could not be had: {done.stderr.decode(errors='replace').strip()[-200:]}")
+        if got:
+            self.say(f"here: {', '.join(got)}")
+
+    def _rebuilt(self, order: Order) -> Job | None:
+        """The cluster up again, with the experiment going on; None if that did not work yet."""
+        try:
+            if any(machine.role == "head" and machine.state == "running" for machine in self.provider.status()):
+                return None
+            self.say("the cluster's head is lost: it is brought up again, and the experiment goes on from its log")
+            self.provider.up(self.say)
+            return self.submit(order)
+        except RegrowError as error:
+            self.say(f"that did not work yet: {str(error).splitlines()[0]}")
+            return None
+
