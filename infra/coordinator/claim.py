@@ -57,6 +57,8 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             settings=_changed(created.spec, opening.spec), environment={} if again else opening.environment,
             retry_failed=opening.retry_failed and not again,
         )
+        if again:  # the cluster may have become larger or smaller since
+            opened = msgspec.structs.replace(opened, slots=history.slots, widest=history.widest)
         events: list[AnyEvent] = [] if history.created is not None else [created]
         try:
             ledger.claim(*events, opened)

@@ -16,12 +16,14 @@ import msgspec
 
 from regrow.infra.coordinator.assignments import assignment
 from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
 from regrow.search.events import (
     Began,
+    Capacity,
     Cause,
     Closing,
     Ended,
@@ -31,7 +33,7 @@ from regrow.search.events import (
 from regrow.search.history import Attempt
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
-from regrow.tasks.messages import Assignment, LogLine, Progress, Reply
+from regrow.tasks.messages import LogLine, Progress, Reply
 from regrow.tasks.ports import Store
 
 LOOK_SECONDS = 5.0
@@ -41,24 +43,6 @@ POLL_SECONDS = 0.5
 MOST_LINES = 5_000
 """Lines that trials print and that wait for the driver; beyond, the oldest are let go. All of them are in the state."""
 FENCED = Reply(reason="fenced", why="the lease is not held any more")
-
-
-class Instructions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver is to do: submit these attempts; once `finished` is not None, nothing more comes.
-
-    `forget`: (trial, attempt) that were given up and may never answer: to be killed where that is possible, and not to be
-    waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `avoid`: ids
-    of all of those, and of nodes that fell silent, where an attempt might never arrive. `trouble`: why the log or
-    checkpoints cannot be written at present, None if all is well. `superseded`: another driver took the experiment over.
-    """
-
-    submit: tuple[Assignment, ...] = ()
-    forget: tuple[tuple[int, int], ...] = ()
-    drain: tuple[tuple[str, str], ...] = ()
-    avoid: tuple[str, ...] = ()
-    trouble: str | None = None
-    finished: Status | None = None
-    superseded: bool = False
 
 
 class Coordinator:
@@ -293,6 +277,15 @@ class Coordinator:
         self._leases.suspect(
             (n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None and a.t_began is None
         )
+        await self._settled()
+
+    async def capacity(self, slots: int, widest: int) -> None:
+        """The cluster has room for this many attempts at a time now; see `Capacity`."""
+        self._start()
+        ledger = self._ledger
+        history = ledger.history
+        if (slots, widest) != (history.slots, history.widest) and history.closed is None and not ledger.superseded:
+            ledger.record(Capacity(t=ledger.now(), slots=slots, widest=widest))
         await self._settled()
 
     def _expire(self) -> None:

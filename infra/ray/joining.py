@@ -49,14 +49,15 @@ def environment(spec: Spec) -> dict[str, str]:
 
 
 def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
-    """How many attempts may run at a time: as specified, else as many as the cluster can hold.
+    """How many attempts may run at a time: as specified, else as many as the cluster has room for now.
 
-    Raises SpecError if no node can hold a single one: it would wait forever.
+    Raises SpecError if no node can hold a single one, unless the user has said how many and the cluster is the user's own: that
+    may grow as soon as something waits.
     """
     nodes = ray_cluster.nodes()
     most = room(spec.resources.needs(), nodes)
-    if most == 0:
-        raise _no_room(spec, nodes)
+    if most == 0 and (ray_cluster.local or spec.concurrency is None):
+        raise _no_room(spec, nodes, local=ray_cluster.local)
     return spec.concurrency or most  # a specification that asks for nothing has a concurrency
 
 
@@ -66,14 +67,17 @@ def check_room(spec: Spec) -> None:
     if here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
         return
     if room(spec.resources.needs(), [here]) == 0:
-        raise _no_room(spec, [here])
+        raise _no_room(spec, [here], local=True)
 
 
-def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]]) -> SpecError:
+def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]], *, local: bool) -> SpecError:
     have = "; ".join(dict.fromkeys(map(capacity.words, nodes)))
     problem = f"no node of the cluster can hold a trial that needs this; {'it has' if len(nodes) == 1 else 'they have'} {have}"
     asked = {name: amount for name, amount in spec.resources if amount}
-    return SpecError(key="resources", value=asked, problem=problem, hint="ask for less, or add a node that has it")
+    hint = "ask for less, or add a node that has it"
+    if not local:
+        hint += "; if the cluster grows by itself, say how many trials may run at a time: concurrency"
+    return SpecError(key="resources", value=asked, problem=problem, hint=hint)
 
 
 def warm_up(spec: Spec, count: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from regrow.infra.ray import cluster, private
-from regrow.search.needs import Needs
+from regrow.search.needs import Needs, room, widest
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
@@ -85,6 +85,16 @@ class Nodes:
         if avoid_spot and "spot" in markets and any(m != "spot" for m in markets):
             found.update(NOT_SPOT)
         return found or None
+
+    def capacity(self, needs: Needs) -> tuple[int, int]:
+        """How many attempts that need this there is room for at a time, and how many slots one of them can have at most.
+
+        Nodes that are about to go away do not count.
+        """
+        with self._lock:
+            leaving = self._draining.keys() | self._to_drain.keys()
+            nodes = [node["Resources"] for key, node in self._alive.items() if key not in leaving]
+        return room(needs, nodes), widest(needs, nodes)
 
     def that_hold(self, needs: Needs) -> list[str]:
         """Ids of the nodes that are large enough for an attempt that needs this."""

@@ -13,6 +13,7 @@ from regrow.search import schedulers
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Closed,
     Closing,
     Created,
@@ -146,6 +147,8 @@ class Board:
         match event:
             case Opened():
                 return self._opened(event, silent)
+            case Capacity():
+                return [words.capacity(event.slots)]
             case Began():
                 self.began = True
                 self.nodes.add(event.node)

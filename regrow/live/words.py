@@ -28,6 +28,12 @@ def loss(one: Loss) -> str:
     return f"trial {one.trial} {lost(one)}"
 
 
+def capacity(slots: int) -> str:
+    """The cluster has become larger or smaller."""
+    now = f"room for {slots} trial{ends(slots)} at a time now" if slots else "no room for a trial now: they wait for a node"
+    return f"the cluster has {now}"
+
+
 def revival(trial: TrialRecord) -> str:
     """A failed trial is to be tried again."""
     return f"trial {trial.number}, which had failed, is {again(trial)}"

@@ -52,7 +52,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A session began. `slots`: attempts of width 1 that may run at a time; `widest`: those that fit on one node."""
+    """A session began, or the cluster has become larger or smaller.
+
+    `slots`: attempts of width 1 that may run at a time, 0 while there is room for none; `widest`: those that fit on one node.
+    """
 
     slots: int
     widest: int

@@ -30,6 +30,7 @@ from regrow.infra.log.segments import PREFIX, cover, extents
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Closed,
     Closing,
     Created,
@@ -154,7 +155,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     """The trials of a log. Raises Broken for an event out of place."""
     curves: list[Curve] = []
     for event in events:
-        if isinstance(event, Created | Opened | Closing | Closed):
+        if isinstance(event, Created | Opened | Capacity | Closing | Closed):
             continue
         if isinstance(event, Proposed):
             must("numbered trials", event.trial == len(curves), event)

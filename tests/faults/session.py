@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Coordinator, Instructions
+from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Opened

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Coordinator, Instructions
+from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
