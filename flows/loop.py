@@ -32,7 +32,7 @@ class Loop:
         announce: Callable[[str], None],
     ) -> None:
         self._coordinator, self._attempts, self._nodes, self._asked = coordinator, attempts, nodes, asked
-        self._spec, self._capacity = spec, (0, 0)
+        self._needs = spec.resources.needs()
         self._announce = announce
         self._log = get_run_logger()
         self._closing = self._abandoned = False
@@ -40,7 +40,7 @@ class Loop:
 
     def run(self) -> Status:
         """How the session ended."""
-        poll = self._coordinator.instructions.remote(POLL_SECONDS)
+        poll = self._poll()
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
             cluster.alarm()
@@ -51,7 +51,10 @@ class Loop:
                 instructions: Instructions = cluster.get(poll)
                 if (status := self._carry_out(instructions)) is not None:
                     return status
-                poll = self._coordinator.instructions.remote(POLL_SECONDS)
+                poll = self._poll()
+
+    def _poll(self) -> Any:
+        return self._coordinator.instructions.remote(POLL_SECONDS, self._nodes.room(self._needs))
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
         for lease in instructions.forget:
@@ -90,11 +93,6 @@ class Loop:
                 self._leave(node_id, why)
             else:
                 self._coordinator.mark_draining.remote(node_id, why)
-        if self._spec.concurrency is not None:  # the user has said it, whatever the cluster has now
-            return
-        if (capacity := self._nodes.capacity(self._spec.resources.needs())) != self._capacity:
-            self._capacity = capacity
-            self._coordinator.capacity.remote(*capacity)
 
     def _leave(self, node_id: str, why: str) -> None:
         """A node is about to go away. Where it is this one, the experiment goes on elsewhere, later."""

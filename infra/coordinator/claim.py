@@ -17,6 +17,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """With what a session begins: slots (and those of one node, see Opened), the new total of trials (None: as it was), and
     who opens.
 
+    `fixed`: so many slots were asked for, whatever the cluster has room for.
     `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
     """
 
@@ -29,6 +30,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     known: list[Known] = []
     widest: int = 0
+    fixed: bool = False
     environment: dict[str, Any] = {}
     retry_failed: bool = False
 

@@ -18,6 +18,7 @@ from regrow.infra.coordinator.assignments import assignment
 from regrow.infra.coordinator.claim import Opening, claimed
 from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
+from regrow.infra.coordinator.room import Room, Seen
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
@@ -79,6 +80,7 @@ class Coordinator:
         self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
         self._looked = monotonic()
         self._looking: asyncio.Task[None] | None = None
+        self._seen = Seen(fixed=opening.fixed)
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
@@ -199,10 +201,12 @@ class Coordinator:
 
     # ---- for the driver --------------------------------------------------------------------------------------------
 
-    async def instructions(self, timeout: float) -> Instructions:
-        """What to do next; waits up to `timeout` seconds for something."""
+    async def instructions(self, timeout: float, room: Room | None = None) -> Instructions:
+        """What to do next; waits up to `timeout` seconds for something. `room`: what the cluster has now, None: as before."""
         self._start()
         ledger = self._ledger
+        if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
+            ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -279,18 +283,10 @@ class Coordinator:
         )
         await self._settled()
 
-    async def capacity(self, slots: int, widest: int) -> None:
-        """The cluster has room for this many attempts at a time now; see `Capacity`."""
-        self._start()
-        ledger = self._ledger
-        history = ledger.history
-        if (slots, widest) != (history.slots, history.widest) and history.closed is None and not ledger.superseded:
-            ledger.record(Capacity(t=ledger.now(), slots=slots, widest=widest))
-        await self._settled()
-
     def _expire(self) -> None:
-        """Gives up the attempts that were silent for longer than their lease."""
+        """Gives up the attempts that were silent for longer than their lease. Those for which there is no room only wait."""
         history = self._ledger.history
+        free = self._seen.free(history)
         self._leases.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
         for n in sorted(history.running):
             a = history.trials[n].attempt
@@ -300,7 +296,11 @@ class Coordinator:
                 self._leases.avoid(a.node_id)
                 message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
                 message += " in code that holds Python's lock"
+            elif free < a.width:
+                self._leases.suspect([(n, a.number)])
+                continue
             else:
+                free -= a.width
                 message = "it did not begin: the node that it was sent to was lost"
             self._forget.append((n, a.number))
             self._declare_lost(n, a.number, cause="preempted", message=message)
