@@ -57,6 +57,7 @@ class Loop:
         return self._coordinator.instructions.remote(POLL_SECONDS, self._nodes.room(self._needs))
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
+        self._nodes.use(instructions.nodes)
         for lease in instructions.forget:
             self._attempts.forget(*lease)
         for node_id, why in instructions.drain:

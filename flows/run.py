@@ -238,7 +238,7 @@ def _session(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
-                spares(nodes, spec.resources.needs()),
+                spares(nodes),
             ):
                 status = Loop(coordinator, attempts, nodes, asked, spec, announce=_announce).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)

@@ -18,7 +18,7 @@ from regrow.infra.coordinator.assignments import assignment
 from regrow.infra.coordinator.claim import Opening, claimed
 from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
-from regrow.infra.coordinator.room import Room, Seen
+from regrow.infra.coordinator.room import Room, Seen, nodes_of
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
@@ -220,7 +220,7 @@ class Coordinator:
                     await ledger.committed()
             except TimeoutError:
                 ledger.starts = starts + ledger.starts
-                return Instructions(trouble=await self.trouble())
+                return Instructions(nodes=nodes_of(ledger.history), trouble=await self.trouble())
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
@@ -233,6 +233,7 @@ class Coordinator:
             forget=self._take_forgotten(),
             drain=self._leases.take_undrained(),
             avoid=(*self._leases.avoided(), *self._leases.draining),  # the cluster learns of a draining one only after this
+            nodes=nodes_of(ledger.history),
             trouble=await self.trouble(),
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,

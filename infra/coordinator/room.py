@@ -39,3 +39,9 @@ class Seen:
             return math.inf
         attempts = (history.trials[number].attempt for number in history.running)
         return self._room.slots - sum(a.width for a in attempts if a is not None and a.t_began is not None)
+
+
+def nodes_of(history: History) -> tuple[str, ...]:
+    """Ids of the nodes on which attempts run."""
+    attempts = (history.trials[number].attempt for number in history.running)
+    return tuple(dict.fromkeys(a.node_id for a in attempts if a is not None and a.node_id))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,8 @@ from regrow.search.needs import Needs, room, widest
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
 """What Ray is told a node that is about to go away has left; no cloud gives more notice."""
+USED_SECONDS = 20.0
+"""After so long without an attempt a node is not in use any more."""
 MARKET_LABEL = "ray.io/market-type"
 """Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
@@ -34,6 +37,7 @@ class Nodes:
         self._alive: dict[str, dict[str, Any]] = {}
         self._known: dict[str, dict[str, Any]] = {}
         """All that were there since the session began."""
+        self._used: dict[str, float] = {}
         self._gone: set[str] = set()
         self._lost: list[str] = []
         self._draining: dict[str, str] = {}
@@ -101,10 +105,17 @@ class Nodes:
             nodes = [node["Resources"] for key, node in self._alive.items() if key not in leaving]
         return Room(slots=room(needs, nodes), widest=max(1, widest(needs, nodes)))
 
-    def that_hold(self, needs: Needs) -> list[str]:
-        """Ids of the nodes that are large enough for an attempt that needs this."""
+    def use(self, node_ids: Collection[str]) -> None:
+        """Attempts run on these nodes now."""
         with self._lock:
-            return [key for key, node in self._alive.items() if needs.fitting(node["Resources"])]
+            self._used |= dict.fromkeys(node_ids, time.monotonic())
+
+    def in_use(self) -> list[str]:
+        """Ids of the nodes on which attempts run, or did so lately."""
+        with self._lock:
+            lately = time.monotonic() - USED_SECONDS
+            self._used = {node_id: t for node_id, t in self._used.items() if t > lately and node_id in self._alive}
+            return list(self._used)
 
     def _run(self, done: threading.Event) -> None:
         while not done.wait(POLL_SECONDS):

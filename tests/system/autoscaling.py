@@ -70,7 +70,8 @@ def start_head(cluster: RayCluster, *, idle_minutes: float, **most: int) -> None
 def launches(cluster: RayCluster) -> list[str]:
     """The markets of which machines were asked for, in order, refused ones included."""
     file = cluster.temporary / TOLD
-    return [json.loads(line)["market"] for line in file.read_text().splitlines()] if file.exists() else []
+    asked = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [one["market"] for one in asked for _ in range(one["count"])]
 
 
 _REST: dict[str, Any] = {
