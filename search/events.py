@@ -94,6 +94,16 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     retry_failed: bool = False
 
 
+class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
+    """The cluster has become larger or smaller: `slots` and `widest` are from here on as in `Opened`.
+
+    No slots: it has no room for a single attempt now.
+    """
+
+    slots: int
+    widest: int
+
+
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
     """Decision: a new trial and its configuration (flat, dotted names). `state` is what the sampler wants back later."""
 
@@ -238,6 +248,7 @@ class Closed(Event, frozen=True, kw_only=True, tag="closed"):
 AnyEvent = (
     Created
     | Opened
+    | Capacity
     | Proposed
     | Started
     | Began

@@ -16,12 +16,15 @@ import msgspec
 
 from regrow.infra.coordinator.assignments import assignment
 from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
+from regrow.infra.coordinator.room import Room, Seen, nodes_of
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
 from regrow.search.events import (
     Began,
+    Capacity,
     Cause,
     Closing,
     Ended,
@@ -31,7 +34,7 @@ from regrow.search.events import (
 from regrow.search.history import Attempt
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
-from regrow.tasks.messages import Assignment, LogLine, Progress, Reply
+from regrow.tasks.messages import LogLine, Progress, Reply
 from regrow.tasks.ports import Store
 
 LOOK_SECONDS = 5.0
@@ -41,24 +44,6 @@ POLL_SECONDS = 0.5
 MOST_LINES = 5_000
 """Lines that trials print and that wait for the driver; beyond, the oldest are let go. All of them are in the state."""
 FENCED = Reply(reason="fenced", why="the lease is not held any more")
-
-
-class Instructions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver is to do: submit these attempts; once `finished` is not None, nothing more comes.
-
-    `forget`: (trial, attempt) that were given up and may never answer: to be killed where that is possible, and not to be
-    waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `avoid`: ids
-    of all of those, and of nodes that fell silent, where an attempt might never arrive. `trouble`: why the log or
-    checkpoints cannot be written at present, None if all is well. `superseded`: another driver took the experiment over.
-    """
-
-    submit: tuple[Assignment, ...] = ()
-    forget: tuple[tuple[int, int], ...] = ()
-    drain: tuple[tuple[str, str], ...] = ()
-    avoid: tuple[str, ...] = ()
-    trouble: str | None = None
-    finished: Status | None = None
-    superseded: bool = False
 
 
 class Coordinator:
@@ -95,6 +80,7 @@ class Coordinator:
         self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
         self._looked = monotonic()
         self._looking: asyncio.Task[None] | None = None
+        self._seen = Seen(fixed=opening.fixed)
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
@@ -215,10 +201,12 @@ class Coordinator:
 
     # ---- for the driver --------------------------------------------------------------------------------------------
 
-    async def instructions(self, timeout: float) -> Instructions:
-        """What to do next; waits up to `timeout` seconds for something."""
+    async def instructions(self, timeout: float, room: Room | None = None) -> Instructions:
+        """What to do next; waits up to `timeout` seconds for something. `room`: what the cluster has now, None: as before."""
         self._start()
         ledger = self._ledger
+        if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
+            ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -232,7 +220,7 @@ class Coordinator:
                     await ledger.committed()
             except TimeoutError:
                 ledger.starts = starts + ledger.starts
-                return Instructions(trouble=await self.trouble())
+                return Instructions(nodes=nodes_of(ledger.history), trouble=await self.trouble())
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
@@ -245,6 +233,7 @@ class Coordinator:
             forget=self._take_forgotten(),
             drain=self._leases.take_undrained(),
             avoid=(*self._leases.avoided(), *self._leases.draining),  # the cluster learns of a draining one only after this
+            nodes=nodes_of(ledger.history),
             trouble=await self.trouble(),
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
@@ -296,8 +285,9 @@ class Coordinator:
         await self._settled()
 
     def _expire(self) -> None:
-        """Gives up the attempts that were silent for longer than their lease."""
+        """Gives up the attempts that were silent for longer than their lease. Those for which there is no room only wait."""
         history = self._ledger.history
+        free = self._seen.free(history)
         self._leases.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
         for n in sorted(history.running):
             a = history.trials[n].attempt
@@ -307,7 +297,11 @@ class Coordinator:
                 self._leases.avoid(a.node_id)
                 message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
                 message += " in code that holds Python's lock"
+            elif free < a.width:
+                self._leases.suspect([(n, a.number)])
+                continue
             else:
+                free -= a.width
                 message = "it did not begin: the node that it was sent to was lost"
             self._forget.append((n, a.number))
             self._declare_lost(n, a.number, cause="preempted", message=message)

@@ -13,6 +13,7 @@ from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Closed,
     Closing,
     Created,
@@ -88,6 +89,9 @@ class History(View):
             self._settle(event)
         self.opened = event
         self.environment = event.environment or self.environment
+
+    def _capacity(self, event: Capacity) -> None:
+        self.slots, self.widest = event.slots, event.widest
 
     def _named(self, spec: Spec) -> Spec:
         return spec if self.called in (None, spec.name) else spec.model_copy(update={"name": self.called})
@@ -297,6 +301,7 @@ class History(View):
 _HANDLERS: dict[type, Callable[[History, Any], None]] = {
     Created: History._created,
     Opened: History._opened,
+    Capacity: History._capacity,
     Proposed: History._proposed,
     Started: History._started,
     Began: History._began,

@@ -142,7 +142,7 @@ class Spec(Part):
     max_steps: Annotated[Count, Field(ge=1)] | None = None
     """Steps of a trial at most; None: until the trainable returns, at most 1,000,000."""
     concurrency: Annotated[Count, Field(ge=1)] | None = None
-    """Attempts at a time; None: what the cluster can hold."""
+    """Attempts at a time; None: as many as the cluster has room for."""
     constraints: tuple[str, ...] = ()
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
     points: tuple[Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])], ...] = ()

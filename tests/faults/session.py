@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Coordinator, Instructions
+from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.coordinator.instructions import Instructions
+from regrow.infra.coordinator.room import Room
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Opened
@@ -27,6 +29,8 @@ from tests.faults.still import Deferred
 from tests.faults.world import Gone, Killed, Process, View, World
 
 ID = "00000000-0000-0000-0000-000000000001"
+MESSAGES = 3
+"""After so many the cluster has become larger or smaller."""
 
 
 class Here:
@@ -125,7 +129,8 @@ class Plan:
     """The experiment: its specification, how many attempts at a time, whether short trials share a task run.
 
     `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session before, in which each trial
-    raised; they are tried again. `trials`: the total from then on, None: as specified.
+    raised; they are tried again. `trials`: the total from then on, None: as specified. `rooms`: how many attempts the cluster has room
+    for, one after the other; each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time.
     """
 
     spec: dict[str, Any]
@@ -134,6 +139,12 @@ class Plan:
     late: bool = False
     broken: str | None = None
     trials: int | None = None
+    rooms: tuple[int, ...] = ()
+
+    def room(self, messages: int) -> Room:
+        """What the cluster has room for after so many messages."""
+        slots = self.rooms[min(messages // MESSAGES, len(self.rooms) - 1)] if self.rooms else self.slots
+        return Room(slots=slots, widest=max(1, slots))
 
 
 @dataclass(slots=True)
@@ -165,6 +176,8 @@ class Session:
     _calls: list[tuple[tuple[Any, ...], asyncio.Task[bool]]] = field(default_factory=list)
     """Losses told to the coordinator and not acknowledged yet."""
     _news: bool = True
+    _messages: int = 0
+    """Those that were answered: the clock by which the cluster grows and shrinks."""
     _wishes: bool = False
 
     def __post_init__(self) -> None:
@@ -201,6 +214,9 @@ class Session:
             self.workers.remove(worker)
             self.lost.append(worker)
         actions = self._actions()
+        while not actions and self._messages < MESSAGES * len(self.plan.rooms):  # until there is room again
+            self._messages, self._news = self._messages + 1, True
+            actions = self._actions()
         assert actions, f"nothing goes on: {self.driver}, {[w.process.name for w in self.workers]}"
         action = actions[0] if self.plan.slots == 1 else self._chance.choice(actions)
         try:
@@ -230,6 +246,8 @@ class Session:
 
     def answered(self, progress: Progress, reply: Reply) -> None:
         """An attempt hears the answer to its message."""
+        self._messages += 1
+        self._news |= bool(self.plan.rooms)
         if self.on_answer is not None:
             self.on_answer(self, progress, reply)
 
@@ -276,7 +294,7 @@ class Session:
             self._tell_lost(self.lost.pop(), "infrastructure", "the worker process was killed")
         if self._poll is None:
             self._news = False
-            self._poll = self._loop.create_task(self._coordinator.instructions(0.0))
+            self._poll = self._ask()
             return
         if not self._poll.done():
             return
@@ -297,6 +315,9 @@ class Session:
             self._end(instructions.finished)
         elif instructions.submit:
             self._news = True
+
+    def _ask(self) -> asyncio.Task[Instructions]:
+        return self._loop.create_task(self._coordinator.instructions(0.0, self.plan.room(self._messages)))
 
     def _tell_lost(self, worker: Worker, cause: Cause, message: str) -> None:
         args = (worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message)
@@ -339,7 +360,7 @@ class Session:
             self.restarts += 1
         spec = Spec.parse(self.plan.spec)
         opening = Opening(
-            id=ID, spec=spec.to_json(), slots=self.plan.slots, trials=self.trials or self.plan.trials, flow_run=None, code=None,
+            id=ID, spec=spec.to_json(), slots=self.plan.room(0).slots, trials=self.trials or self.plan.trials, flow_run=None, code=None,
             versions={}, retry_failed=self._wishes,
         )
         self._loop, self._io = asyncio.new_event_loop(), Deferred()
@@ -350,7 +371,7 @@ class Session:
         except Gone:
             return  # killed again; the next step restarts it
         if self._poll is not None:
-            self._poll = self._loop.create_task(self._coordinator.instructions(0.0))
+            self._poll = self._ask()
         self._calls = [(args, self._loop.create_task(self._coordinator.lost(*args))) for args, _ in self._calls]
         self._news = True
 

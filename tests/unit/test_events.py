@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Cause,
     Closed,
     Closing,
@@ -61,6 +62,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         code=st.none() | text,
         versions=st.dictionaries(text, text, max_size=3),
     ),
+    Capacity: st.builds(Capacity, t=floats, slots=whole, widest=whole),
     Proposed: st.builds(Proposed, t=floats, trial=whole, config=maps, state=maps),
     Started: st.builds(Started, **lease, until=st.none() | whole, checkpoints=texts, clones=whole, width=whole),
     Began: st.builds(Began, **lease, node=text, restored=whole, skipped=texts, task_run=st.none() | text),
