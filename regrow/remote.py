@@ -18,6 +18,7 @@ from regrow.infra.clusters.engines import engine
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs
 from regrow.infra.clusters.provider import Offer, Provider
+from regrow.infra.ray import scaling
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
@@ -79,6 +80,15 @@ def offer(offers: list[Offer]) -> list[str]:
     return [*lines, f"  at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour"]
 
 
+def _room(offers: list[Offer]) -> dict[str, str]:
+    """What the driver is told of a cluster that grows: at least one trial fits on each machine that it may have."""
+    growing = [one for one in offers if one.role == "workers" and one.market is not None]
+    if not growing:
+        return {}
+    markets = dict.fromkeys(one.market for one in growing if one.market)
+    return {scaling.SLOTS: str(sum(one.most for one in growing)), scaling.MARKETS: ",".join(markets)}
+
+
 @dataclass(slots=True, kw_only=True)
 class ClusterRun:
     """Runs orders on one cluster. `say` is given lines of ours, `show` what an experiment prints there."""
@@ -98,7 +108,7 @@ class ClusterRun:
         if (job := self.jobs.running(order.spec.name)) is not None:
             self.say(f"{order.spec.name} runs there already")
             return job
-        started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, {})
+        started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, _room(self.provider.plan()))
         return Job(id=started, experiment=order.spec.name, status="PENDING")
 
     def follow(self, order: Order, job: Job) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ from regrow.tasks.variables import put, put_back
 _OVERRIDING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Variables that Ray's client would take for the address in place of ours."""
 _EXPERIMENT = "regrow.experiment"
+_OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint for job .*)\n", re.MULTILINE)
+"""What Ray writes at the head of a job's output."""
 
 
 class Away(RegrowError):
@@ -83,8 +87,8 @@ class Jobs:
                 async def tail() -> None:
                     nonlocal seen
                     async for chunk in client.tail_job_logs(job):
-                        if seen + len(chunk) > shown:
-                            show(chunk[max(shown - seen, 0) :])
+                        if new := chunk[max(shown - seen, 0) :]:
+                            show(_OF_RAY.sub("", new))
                         seen += len(chunk)
 
                 asyncio.run(tail())
@@ -97,14 +101,17 @@ class Jobs:
         from aiohttp import ClientError
         from ray.job_submission import JobSubmissionClient
 
+
         hidden = put(dict.fromkeys(_OVERRIDING, ""))
         put_back(dict.fromkeys(_OVERRIDING))
+        logging.disable(logging.INFO)  # Ray tells of each upload and each connection
         try:
             with self._provider.tunnel(DASHBOARD_PORT) as port:
                 yield JobSubmissionClient(f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {self._token}"})
         except (RuntimeError, OSError, ClientError, RegrowError) as error:
             raise Away(f"the cluster's head does not answer: {error}") from error
         finally:
+            logging.disable(logging.NOTSET)
             put_back(hidden)
 
 

@@ -119,8 +119,8 @@ class Launcher:
                 log.write(f"{plain}\n")
                 log.flush()
                 lines.append(plain)
-                if step := re.match(r"\s*\[(\d+)/(\d+)\] (.*)", plain):
-                    say(f"  {step[3]}")
+                if step := re.search(r"\[\d+/\d+\] (.*)", plain):
+                    say(f"  {step[1]}")
             if process.wait() != 0:
                 told = "\n".join(line for line in lines[-_SHOWN:] if line)
                 where = f"all of it is in {self.folder.log}"

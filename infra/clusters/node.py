@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.processes import marked
 from regrow.tasks.errors import RegrowError
 
@@ -102,7 +103,8 @@ class Node:
     def supervise(self, role: str, idle: float, then: str | None, arguments: Sequence[str]) -> None:
         """Runs Ray in this process's session until it ends, is told to end, or has had nothing to do for `idle` seconds."""
         with self._only() as told:
-            ray = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *arguments])
+            adopt()  # Ray's agents outlive what started them, and hide their environment behind a title
+            ray = subprocess.Popen([str(Path(sys.executable).with_name("ray")), "start", "--block", *arguments])
             jobs = _Jobs(self.folder / "token") if role == "head" else None
             busy = look = time.monotonic()
             while ray.poll() is None and not told:
@@ -117,6 +119,7 @@ class Node:
                     sys.stdout.flush()
                     break
             _end(ray)
+            end_children()
             _kill(MARK + "=" + self.name)
         if then:
             subprocess.run(then, shell=True, check=False)  # noqa: S602 - a command of the cluster file's engine

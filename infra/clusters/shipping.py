@@ -16,7 +16,6 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import regrow
 from regrow.tasks.errors import UserError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -51,7 +50,7 @@ def wheel() -> bytes:
 
 def _package() -> Iterator[tuple[str, bytes]]:
     """The files of the package, by their names in a wheel; folders may be links, as in a checkout."""
-    root = Path(regrow.__file__).parent
+    root = Path(sys.modules["regrow"].__file__ or "").parent
     folders = [root]
     while folders:
         for file in sorted(folders.pop().iterdir()):

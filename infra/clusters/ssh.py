@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -24,6 +25,9 @@ from regrow.tasks.errors import RegrowError
 
 _LOOK_SECONDS = 20.0
 _STOP_SECONDS = 120.0
+_JOIN_SECONDS = 180.0
+"""How long the workers may take until the experiment begins without those that are missing."""
+_JOIN_LOOK_SECONDS = 1.0
 _NO_COMMAND = 127
 """What a shell ends with that finds no such command."""
 
@@ -67,6 +71,22 @@ class SshEngine:
             say(f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its head")
             return
         self.launcher.up(say)
+        self._await_workers(say)
+
+    def _await_workers(self, say: Callable[[str], None]) -> None:
+        """Waits until the head has started Ray on all workers, or on as many as it can."""
+        deadline, there = time.monotonic() + _JOIN_SECONDS, -1
+        while there < len(self.cluster.workers):
+            now = [one for one in self.status() if one.role == "worker" and one.state == "running"]
+            if len(now) != there:
+                there = len(now)
+                say(f"  {there} of {len(self.cluster.workers)} workers")
+            if time.monotonic() > deadline:
+                if not there:
+                    raise RegrowError(f"no worker came up within {_JOIN_SECONDS:g} s; `regrow cluster status` says how they are")
+                say("the experiment begins with these; others join when they can")
+                return
+            time.sleep(_JOIN_LOOK_SECONDS)
 
     def status(self) -> list[Machine]:
         """See Provider."""

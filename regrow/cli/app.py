@@ -60,7 +60,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)
-app.add_typer(cluster)
+app.add_typer(cluster, name="cluster")
 
 
 def main() -> None:
