@@ -1,7 +1,7 @@
 """What runs on each machine of a cluster: a supervisor of its part of Ray, so that nothing of it outlives what it is for.
 
     python -m regrow.infra.clusters.node NAME start head|worker [--idle S] [--then COMMAND] -- ARGUMENTS OF ray start
-    python -m regrow.infra.clusters.node NAME status | stop
+    python -m regrow.infra.clusters.node NAME status | stop | versions
     python -m regrow.infra.clusters.node NAME exec COMMAND...
 
 Ray's own processes have no parent, and on SIGTERM leave without a word. Under `ray start --block`, whose parent this is, the
@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
@@ -216,7 +217,7 @@ def _ancestors(process: int) -> Iterator[int]:
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="regrow.infra.clusters.node")
     parser.add_argument("name")
-    parser.add_argument("action", choices=("start", "supervise", "status", "stop", "exec"))
+    parser.add_argument("action", choices=("start", "supervise", "status", "stop", "versions", "exec"))
     return parser.parse_args(words)
 
 
@@ -226,6 +227,12 @@ def _duty(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--idle", type=float, default=float("inf"))
     parser.add_argument("--then")
     return parser.parse_args(words)
+
+
+def versions() -> dict[str, str]:
+    """What has to be the same on all machines: those of Python and of Ray, and of what speaks with the log."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {"Python": python, **{name: metadata.version(name) for name in ("ray", "regrow", "msgspec")}}
 
 
 def main(words: Sequence[str]) -> int:
@@ -241,6 +248,8 @@ def main(words: Sequence[str]) -> int:
             node.supervise(duty.role, duty.idle, duty.then, rest[mark + 1 :])
         case "stop":
             node.stop()
+        case "versions":
+            sys.stdout.write(json.dumps(versions()) + "\n")
         case "exec":
             os.execvpe(rest[0], rest, node.environment())  # noqa: S606 - what it is for
     if asked.action in ("status", "stop"):

@@ -19,6 +19,7 @@ from typing import Any
 from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.launcher import Launcher, Site
 from regrow.infra.clusters.machines import UNREACHABLE, Remote
+from regrow.infra.clusters.node import versions
 from regrow.infra.clusters.provider import Machine, Offer
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError
@@ -64,14 +65,27 @@ class SshEngine:
         """See Provider."""
         self.check()
         self.launcher.folder.make()
-        for machine in self._each("true", _LOOK_SECONDS):
-            if machine.state != "running":
-                raise RegrowError(f"{machine.address} cannot be used: {machine.state}")
+        self._check_machines()
         if any(machine.role == "head" for machine in self.status()):
             say(f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its head")
             return
         self.launcher.up(say)
         self._await_workers(say)
+
+    def _check_machines(self) -> None:
+        """Raises RegrowError, naming it, for a machine that cannot be reached, or whose environment is another one than ours."""
+        command = self.launcher.node("versions") if self.cluster.python else "true"
+        with ThreadPoolExecutor(len(self._remotes)) as threads:
+            answers = threads.map(lambda remote: remote.run(command, timeout=_LOOK_SECONDS), self._remotes.values())
+        for address, done in zip(self._remotes, answers, strict=True):
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            if done.returncode != 0:
+                raise RegrowError(f"{address} cannot be used: {said[-1] if said else f'exit code {done.returncode}'}")
+            if self.cluster.python and (there := json.loads(done.stdout.splitlines()[-1])) != (ours := versions()):
+                name = next(name for name in ours if there.get(name) != ours[name])
+                hint = f"install {name} {ours[name]} there, or leave `python` out of the cluster file"
+                where = f"{address} has {name} {there.get(name)} in {self.cluster.python}"
+                raise RegrowError(f"{where}, here is {ours[name]}; {hint}")
 
     def _await_workers(self, say: Callable[[str], None]) -> None:
         """Waits until the head has started Ray on all workers, or on as many as it can."""
