@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from regrow.infra.clusters.description import Cluster
 from regrow.infra.clusters.engines import engine
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs
+from regrow.infra.clusters.node import DASHBOARD_PORT
 from regrow.infra.clusters.provider import Offer, Provider
 from regrow.infra.ray import scaling
 from regrow.infra.state.places import Places
@@ -24,7 +26,7 @@ from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError
 
-PREFECT_PORT, MLFLOW_PORT, PAGE_PORT = 4200, 5000, 8300
+PREFECT_PORT, MLFLOW_PORT = 4200, 5000
 """Where the pages of an experiment listen on the head's loopback, for `regrow cluster ui`."""
 AWAY_SECONDS = 60.0
 """How long the head may be away before it counts as lost."""
@@ -98,6 +100,8 @@ class ClusterRun:
     show: Callable[[str], None]
     provider: Provider = field(init=False)
     jobs: Jobs = field(init=False)
+    _trouble: str = field(init=False, default="")
+    """What was said last of why the cluster cannot be brought up again."""
 
     def __post_init__(self) -> None:
         self.provider = engine(self.cluster)
@@ -108,8 +112,9 @@ class ClusterRun:
         if (job := self.jobs.running(order.spec.name)) is not None:
             self.say(f"{order.spec.name} runs there already")
             return job
-        started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, _room(self.provider.plan()))
-        return Job(id=started, experiment=order.spec.name, status="PENDING")
+        state, room = order.places.root, _room(self.provider.plan())
+        started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, room, state=state)
+        return Job(id=started, experiment=order.spec.name, status="PENDING", state=order.places.root)
 
     def follow(self, order: Order, job: Job) -> int:
         """Shows what it prints until it has ended; returns its exit code. A head that is lost is brought up again."""
@@ -125,9 +130,27 @@ class ClusterRun:
                 if away is None:
                     away = time.monotonic()
                     self.say("the connection to the cluster is lost, the experiment goes on there; trying again")
-                elif time.monotonic() - away > AWAY_SECONDS and (again := self._rebuilt(order)) is not None:
-                    job, shown, away = again, 0, None
+                elif time.monotonic() - away > AWAY_SECONDS and (found := self._found(order, job)) is not None:
+                    shown = shown if found.id == job.id else 0
+                    job, away = found, None
             time.sleep(_AGAIN_SECONDS)
+
+    @contextmanager
+    def pages(self) -> Iterator[dict[str, str]]:
+        """Addresses here of the cluster's pages, by their names, as long as the block lasts.
+
+        Prefect and MLflow as the experiment has them that was submitted last: on the head, which serves them meanwhile.
+        """
+        jobs = self.jobs.all()
+        ports = {"Ray": DASHBOARD_PORT}
+        with ExitStack() as stack:
+            if jobs and jobs[-1].state:
+                ports |= {"Prefect": PREFECT_PORT, "MLflow": MLFLOW_PORT}
+                words = ["regrow", "ui", jobs[-1].experiment, "--state", jobs[-1].state, "--no-browser"]
+                chosen = ["--prefect-port", str(PREFECT_PORT), "--mlflow-port", str(MLFLOW_PORT)]
+                stack.enter_context(self.provider.hold([*words, *chosen]))
+            tunnels = {name: stack.enter_context(self.provider.tunnel(port)) for name, port in ports.items()}
+            yield {name: f"http://127.0.0.1:{port}" for name, port in tunnels.items()}
 
     def bring_home(self, order: Order, folder: Path) -> None:
         """Writes the report and the table of trials into `folder`, as far as they can be had."""
@@ -145,15 +168,17 @@ class ClusterRun:
         if got:
             self.say(f"here: {', '.join(got)}")
 
-    def _rebuilt(self, order: Order) -> Job | None:
-        """The cluster up again, with the experiment going on; None if that did not work yet."""
+    def _found(self, order: Order, job: Job) -> Job | None:
+        """The job on a cluster that is up, or another one that goes on with its experiment; None if that did not work yet."""
         try:
-            if any(machine.role == "head" and machine.state == "running" for machine in self.provider.status()):
-                return None
-            self.say("the cluster's head is lost: it is brought up again, and the experiment goes on from its log")
-            self.provider.up(self.say)
-            return self.submit(order)
+            if not any(machine.role == "head" and machine.state == "running" for machine in self.provider.status()):
+                self.say("the cluster's head is lost: it is brought up again, and the experiment goes on from its log")
+                self.provider.up(self.say)
+            known = {one.id: one for one in self.jobs.all()}
+            return known.get(job.id) or self.submit(order)
         except RegrowError as error:
-            self.say(f"that did not work yet: {str(error).splitlines()[0]}")
+            if (why := str(error).splitlines()[0]) != self._trouble:
+                self.say(f"that did not work yet: {why}")
+            self._trouble = why
             return None
 

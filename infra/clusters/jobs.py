@@ -19,7 +19,7 @@ from regrow.tasks.variables import put, put_back
 
 _OVERRIDING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Variables that Ray's client would take for the address in place of ours."""
-_EXPERIMENT = "regrow.experiment"
+_EXPERIMENT, _STATE = "regrow.experiment", "regrow.state"
 _OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint for job .*)\n", re.MULTILINE)
 """What Ray writes at the head of a job's output."""
 
@@ -30,11 +30,12 @@ class Away(RegrowError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job. `status` is Ray's word; `exit_code` None: not known, or it has not ended."""
+    """One job. `status` is Ray's word, `state` the experiment's state root; `exit_code` None: not known, or it has not ended."""
 
     id: str
     experiment: str
     status: str
+    state: str = ""
     exit_code: int | None = None
 
     @property
@@ -49,13 +50,13 @@ class Jobs:
     def __init__(self, provider: Provider, token: str) -> None:
         self._provider, self._token = provider, token
 
-    def submit(self, experiment: str, entrypoint: str, project: Path, environment: Mapping[str, str]) -> str:
-        """Starts an experiment; returns the job's id. `project`: the folder whose files it is to have."""
+    def submit(self, experiment: str, entrypoint: str, project: Path, environment: Mapping[str, str], *, state: str) -> str:
+        """Starts an experiment; returns the job's id. `project`: a folder whose files it is to have; `state`: its state root."""
         chosen = f"regrow-{experiment}-{uuid.uuid4().hex[:8]}"
         with self._client() as client:
             return str(
                 client.submit_job(
-                    entrypoint=entrypoint, submission_id=chosen, metadata={_EXPERIMENT: experiment},
+                    entrypoint=entrypoint, submission_id=chosen, metadata={_EXPERIMENT: experiment, _STATE: state},
                     runtime_env={"working_dir": str(project), "env_vars": dict(environment)},
                 )
             )
@@ -116,7 +117,8 @@ class Jobs:
 
 
 def _job(info: Any) -> Job:
+    told = info.metadata or {}
     return Job(
-        id=str(info.submission_id), experiment=(info.metadata or {}).get(_EXPERIMENT, ""), status=str(info.status.value),
-        exit_code=info.driver_exit_code,
+        id=str(info.submission_id), status=str(info.status.value), exit_code=info.driver_exit_code,
+        experiment=told.get(_EXPERIMENT, ""), state=told.get(_STATE, ""),
     )

@@ -30,6 +30,8 @@ Json = dict[str, Any]
 GCS_PORT = 6379
 _SAID = re.compile(r"\x1b\[[0-9;]*m")
 """Colours in the launcher's output."""
+_STEP = re.compile(r"\[\d+/\d+\] (?!No )(.*)")
+"""One of the launcher's steps, unless there is nothing to do in it."""
 _SHOWN = 15
 """Lines of the launcher's output that are told when it fails."""
 
@@ -119,7 +121,7 @@ class Launcher:
                 log.write(f"{plain}\n")
                 log.flush()
                 lines.append(plain)
-                if step := re.search(r"\[\d+/\d+\] (.*)", plain):
+                if step := _STEP.search(plain):
                     say(f"  {step[1]}")
             if process.wait() != 0:
                 told = "\n".join(line for line in lines[-_SHOWN:] if line)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +43,21 @@ class Remote:
             raise RegrowError("there is no program ssh here; install OpenSSH's client") from None
 
     @contextmanager
+    def hold(self, command: str) -> Iterator[None]:
+        """Has the login shell there run a command as long as the block lasts, and no longer, should the connection break."""
+        held = f"{command} & child=$!; cat > /dev/null; kill $child"  # the connection's end is that of the input
+        words = [*self._ssh(), f"{self.user}@{self.address}", f"bash -lc {shlex.quote(held)}"]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                yield
+            finally:
+                if process.stdin is not None:
+                    process.stdin.close()
+
+    @contextmanager
     def tunnel(self, port: int) -> Iterator[int]:
         """A port of the loopback here that leads to one of the loopback there. Raises RegrowError if it cannot be reached."""
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            here = int(probe.getsockname()[1])
+        here = _free(port)
         words = [*self._ssh(), "-o", "ExitOnForwardFailure=yes", "-N", "-L", f"127.0.0.1:{here}:127.0.0.1:{port}"]
         process = subprocess.Popen(
             [*words, f"{self.user}@{self.address}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -74,3 +85,11 @@ class Remote:
     def _ssh(self) -> Sequence[str]:
         options = (*_OPTIONS, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
         return ["ssh", "-i", str(self.key), *(word for option in options for word in ("-o", option))]
+
+
+def _free(port: int) -> int:
+    """The port itself if nobody here has it, as Prefect's page asks for its data where it was served; else any."""
+    for wanted in (port, 0):
+        with suppress(OSError), socket.create_server(("127.0.0.1", wanted)) as probe:
+            return int(probe.getsockname()[1])
+    raise RegrowError("no port of the loopback is free here")

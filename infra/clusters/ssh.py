@@ -110,6 +110,10 @@ class SshEngine:
         """See Provider."""
         return self._head.run(self.launcher.node(f"exec {shlex.join(words)}"), stdin=stdin)
 
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
+        """See Provider."""
+        return self._head.hold(self.launcher.node(f"exec {shlex.join(words)}"))
+
     def tunnel(self, port: int) -> AbstractContextManager[int]:
         """See Provider."""
         return self._head.tunnel(port)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -108,14 +107,12 @@ def logs(file: ClusterFile) -> None:
 
 @cluster.command()
 def ui(file: ClusterFile) -> None:
-    """Open tunnels to the pages of a cluster: Ray's dashboard, and Prefect while an experiment runs. Ctrl-C closes them."""
-    from regrow.infra.clusters.node import DASHBOARD_PORT
-    from regrow.remote import PREFECT_PORT
-
+    """Open the pages of a cluster here: Ray's dashboard, Prefect and MLflow of its last experiment. Ctrl-C closes them."""
     run = opened(file)
-    with ExitStack() as tunnels:
-        for name, port in (("Ray", DASHBOARD_PORT), ("Prefect", PREFECT_PORT)):
-            say(f"{name + ':':9}http://127.0.0.1:{tunnels.enter_context(run.provider.tunnel(port))}")
+    with run.pages() as pages:
+        for name, address in pages.items():
+            say(f"{name + ':':9}{address}")
+        say("Ctrl-C closes them")
         try:
             while True:
                 time.sleep(3600)

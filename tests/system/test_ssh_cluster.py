@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from regrow.infra.log.reading import replay
+from regrow.infra.state.places import Places
+from regrow.search.history import History
 from tests.lab import hosts as lab
 from tests.lab.hosts import Host, Hosts
 from tests.system.hosts import await_
@@ -87,15 +90,17 @@ class Field:
         found: dict[str, Any] = json.loads(self.here("show", name, "--json"))
         return found
 
-    def events(self, name: str, kind: str) -> list[dict[str, Any]]:
-        """Those of a kind, as the log has them."""
-        segments = sorted((self.hosts.shared / "state" / name / "log").glob("*.jsonl"))
-        events = [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
-        return [event for event in events if event.get("event") == kind]
+    def history(self, name: str) -> History:
+        """What its log says."""
+        return replay(Places.at(self.state).store(name), name)
 
     def steps(self, name: str) -> int:
-        """How many steps its trials have reported."""
-        return sum(len(event["rows"]) for event in self.events(name, "reported"))
+        """How many steps its trials are at, all together."""
+        return sum(trial.step for trial in self.history(name).trials) if name in Places.at(self.state).experiments() else 0
+
+    def losses(self, name: str) -> int:
+        """How many attempts were lost."""
+        return sum(attempt.outcome == "lost" for trial in self.history(name).trials for attempt in trial.attempts)
 
     def left(self) -> list[str]:
         return [f"{host.name}: {line}" for host in self.cluster for line in self.hosts.processes(host)]
@@ -147,9 +152,9 @@ def test_a_laptop_that_vanishes_and_a_machine_that_is_cut_off_cost_nothing_and_t
     field.hosts.kill(field.laptop)
     await_(lambda: field.steps("alone") > 20, "steps of trials", seconds=120)
     field.hosts.cut(field.cluster[1])
-    await_(lambda: [one for one in field.events("alone", "ended") if one["outcome"] == "lost"], "loss of the attempt", seconds=120)
+    await_(lambda: field.losses("alone"), "loss of the attempt", seconds=120)
     field.hosts.heal(field.cluster[1])
-    await_(lambda: field.events("alone", "closed"), "end of the experiment", seconds=300)
+    await_(lambda: field.history("alone").closed, "end of the experiment", seconds=300)
     field.whole("alone", 4, 80)
     await_(lambda: not field.left(), "end of the cluster", seconds=200)
     field.hosts.boot(field.laptop)
