@@ -35,13 +35,15 @@ _AGAIN_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """An experiment that is to run on a cluster. `file`: its specification; `name`, `trials`: as options of `regrow run`."""
+    """An experiment that is to run on a cluster. `file`: its specification; the others: as options of `regrow run`."""
 
     spec: Spec
     file: Path
     places: Places
     name: str | None = None
     trials: int | None = None
+    quiet: bool = False
+    as_json: bool = False
 
     @property
     def project(self) -> Path:
@@ -55,6 +57,7 @@ class Order:
         words = ["regrow", "run", str(self.file.resolve().relative_to(self.project)), "--state", self.places.root]
         words += ["--name", self.name] if self.name else []
         words += ["--trials", str(self.trials)] if self.trials else []
+        words += ["--quiet"] * self.quiet + ["--json"] * self.as_json
         return shlex.join([*words, "--prefect-port", str(PREFECT_PORT)])
 
 

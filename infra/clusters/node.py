@@ -34,6 +34,8 @@ from regrow.tasks.errors import RegrowError
 MARK = "REGROW_ON"
 """Names the cluster in the environment of all of its processes."""
 DASHBOARD_PORT = 8265
+_EXPERIMENT = "regrow run "
+"""In the command of an experiment's process on the head."""
 _BEGUN = "Ray runtime started"
 """What `ray start` says as soon as the node is there."""
 _START_SECONDS = 180.0
@@ -41,6 +43,8 @@ _DRAIN_SECONDS = 60.0
 """How long a node may take to end; Ray itself waits 30 s for its tasks."""
 _LOOK_SECONDS = 5.0
 _TICK = 0.2
+_COMMAND = 200
+"""Characters of a process's command that are told."""
 _SHOWN = 20
 """Lines of Ray's output that are told when it does not start."""
 
@@ -106,7 +110,7 @@ class Node:
         with self._only() as told:
             adopt()  # Ray's agents outlive what started them, and hide their environment behind a title
             ray = subprocess.Popen([str(Path(sys.executable).with_name("ray")), "start", "--block", *arguments])
-            jobs = _Jobs(self.folder / "token") if role == "head" else None
+            jobs = Jobs(self) if role == "head" else None
             busy = look = time.monotonic()
             while ray.poll() is None and not told:
                 time.sleep(_TICK)
@@ -142,7 +146,7 @@ class Node:
                 words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            found.append(f"{process} {b' '.join(words).decode(errors='replace')[:80].strip()}")
+            found.append(f"{process} {b' '.join(words).decode(errors='replace')[:_COMMAND].strip()}")
         return found
 
     @contextmanager
@@ -163,14 +167,14 @@ class Node:
             yield told
 
 
-class _Jobs:
+class Jobs:
     """Whether the cluster has work: a job or a driver that has not ended."""
 
-    def __init__(self, token: Path) -> None:
-        self._token = token
+    def __init__(self, node: Node) -> None:
+        self._node, self._token = node, node.folder / "token"
 
     def any(self) -> bool:
-        """Whether there is one; where that cannot be known, there may be."""
+        """Whether there is one; where Ray does not say, whether an experiment's process runs on this machine."""
         import requests
 
         headers = {"Authorization": f"Bearer {self._token.read_text().strip()}"}
@@ -179,7 +183,7 @@ class _Jobs:
             answer.raise_for_status()
             return any(job.get("status") in ("PENDING", "RUNNING") for job in answer.json())
         except (OSError, ValueError):
-            return True
+            return any(_EXPERIMENT in process for process in self._node.left())
 
 
 def _end(ray: subprocess.Popen[bytes]) -> None:

@@ -73,7 +73,7 @@ def submit(
 ) -> None:
     """Start an experiment on a cluster that is up, and leave it to itself."""
     run = opened(file)
-    job = run.submit(order(run.cluster, experiment, name, trials, state))
+    job = run.submit(order(run.cluster, experiment, name=name, trials=trials, state=state))
     say(f"{job.experiment} runs on {run.cluster.name} (job {job.id}); `regrow cluster attach {file} {job.experiment}` follows it")
 
 

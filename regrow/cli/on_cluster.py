@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -40,7 +40,10 @@ def opened(file: Path) -> ClusterRun:
     return ClusterRun(cluster=read_cluster(file), say=say, show=show)
 
 
-def order(cluster: Cluster, file: Path, name: str | None, trials: int | None, state: str | None) -> Order:
+def order(
+    cluster: Cluster, file: Path, *, name: str | None, trials: int | None, state: str | None, quiet: bool = False,
+    as_json: bool = False,
+) -> Order:
     """An experiment for a cluster. Raises UserError and SpecError for what can be known beforehand to be wrong."""
     from regrow.infra.state.spec_file import read_spec
     from regrow.infra.state.yaml_file import located
@@ -59,7 +62,7 @@ def order(cluster: Cluster, file: Path, name: str | None, trials: int | None, st
     except SpecError as error:
         raise error if error.where else located(error, file)  # noqa: B904 - the same error, with its place
     check_state(places, cluster, "--state")
-    return Order(spec=spec, file=file, places=places, name=name, trials=trials)
+    return Order(spec=spec, file=file, places=places, name=name, trials=trials, quiet=quiet, as_json=as_json)
 
 
 def confirm(lines: list[str], *, yes: bool) -> None:
@@ -74,14 +77,15 @@ def confirm(lines: list[str], *, yes: bool) -> None:
         sys.exit(ExitCode.DONE)
 
 
-def run_on(
-    file: Path, cluster_file: Path, *, name: str | None, trials: int | None, state: str | None, yes: bool, keep: bool
-) -> NoReturn:
-    """Brings a cluster up, runs an experiment there, brings its results home, ends the cluster, and exits with its code."""
+def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: Any) -> NoReturn:
+    """Brings a cluster up, runs an experiment there, brings its results home, ends the cluster, and exits with its code.
+
+    `options`: those of `order`.
+    """
     from regrow.remote import offer
 
     run = opened(cluster_file)
-    what = order(run.cluster, file, name, trials, state)
+    what = order(run.cluster, file, **options)
     run.provider.check()
     confirm([f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())], yes=yes)
     run.provider.up(say)

@@ -36,7 +36,9 @@ def run(
     if on is not None:
         from regrow.cli.on_cluster import run_on
 
-        run_on(file, on, name=name, trials=trials, state=state, yes=yes, keep=keep)
+        if prefect_port is not None:
+            raise UserError("--prefect-port is for this machine; `regrow cluster ui` opens the page of a run --on a cluster")
+        run_on(file, on, name=name, trials=trials, state=state, quiet=quiet, as_json=as_json, yes=yes, keep=keep)
     if yes or keep:
         raise UserError("--yes and --keep go with --on CLUSTER")
     from regrow.infra.state.spec_file import read_spec

@@ -162,7 +162,7 @@ def test_a_laptop_that_vanishes_and_a_machine_that_is_cut_off_cost_nothing_and_t
 
 
 def test_a_head_that_is_lost_is_brought_up_again_and_the_experiment_goes_on(field: Field) -> None:
-    field.write("survivor", wait=0.5, steps=80)
+    field.write("survivor", wait=0.5, steps=40)
     said = field.folder / "said"
     run = field.begin(said, "run", "survivor.yaml", "--on", "cluster.yaml", "--yes")
     await_(lambda: run.poll() is not None or field.steps("survivor") > 20, "steps of trials", seconds=200)
@@ -173,4 +173,4 @@ def test_a_head_that_is_lost_is_brought_up_again_and_the_experiment_goes_on(fiel
     assert run.wait(400) == 0, said.read_text()
     assert "the cluster's head is lost: it is brought up again" in said.read_text()
     assert field.left() == []
-    field.whole("survivor", 4, 80)
+    field.whole("survivor", 4, 40)

@@ -15,7 +15,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from regrow.infra.clusters import shipping
+from regrow.infra.clusters import node, shipping
 from regrow.infra.clusters.cluster_file import read_cluster, schema
 from regrow.infra.clusters.description import Cluster, Ssh
 from regrow.infra.clusters.folder import Folder, variables
@@ -212,3 +212,20 @@ def test_a_machine_knows_what_of_a_cluster_runs_there(monkeypatch: pytest.Monkey
     assert json.loads(capfd.readouterr().out) == {"supervisor": None, "left": []}
     assert child.wait() == -9
     assert Node(name).running() is None
+
+
+def test_a_head_whose_dashboard_is_away_has_work_as_long_as_an_experiments_process_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(node, "DASHBOARD_PORT", 1)
+    here = Node(f"t{os.getpid()}")
+    here.folder.mkdir(parents=True)
+    (here.folder / "token").write_text("x" * 64)
+    jobs = node.Jobs(here)
+    assert not jobs.any()
+    words = [sys.executable, "-c", "input()", "regrow run sweep.yaml"]
+    with subprocess.Popen(words, env={"REGROW_ON": here.name}, stdin=subprocess.PIPE) as process:
+        assert jobs.any()
+        process.communicate(b"\n")
+    assert not jobs.any()
