@@ -112,7 +112,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     Sent again after a lost answer, it changes nothing. With `ended` it is the last message; `carry_on` then asks for
     another trial to run in the same place. `draining` says why the whole node is about to go away, if it is; `trouble` why its
-    checkpoints cannot be saved at present.
+    checkpoints cannot be saved at present. `urgent`: somebody waits for the answer, so nobody on the way may hold it back.
     """
 
     trial: int
@@ -124,6 +124,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     carry_on: bool = False
     draining: str = ""
     trouble: str = ""
+    urgent: bool = False
 
 
 Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
@@ -134,7 +135,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     `stopped`: a decision; `paused`: the experiment is being interrupted, `preempted`: the node goes away, a checkpoint now
     saves work (not with `unsaved`: it will go on from other weights); `fenced`: the lease is not held any more, nothing that
-    the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay.
+    the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay. `pace`: seconds between two messages that
+    are not urgent, at least. `relay`: through whom to speak from now on, a name; empty: to the coordinator itself.
     """
 
     until: int | None = None
@@ -144,6 +146,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     drop: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     next: Assignment | None = None
+    pace: float = 0.0
+    relay: str = ""
 
     @property
     def leaving(self) -> bool:

@@ -8,7 +8,7 @@ silent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 AVOID_SECONDS = 120.0
@@ -60,17 +60,18 @@ class Leases:
                 del memory[lease]
 
     @contextmanager
-    def speaking(self, trial: int, attempt: int) -> Iterator[None]:
-        """Within the block it waits for an answer, and so is not silent."""
-        lease = trial, attempt
-        self._speaking[lease] = self._speaking.get(lease, 0) + 1
+    def speaking(self, leases: Sequence[Lease]) -> Iterator[None]:
+        """Within the block they wait for an answer, and so are not silent."""
+        for lease in leases:
+            self._speaking[lease] = self._speaking.get(lease, 0) + 1
         try:
             yield
         finally:
-            self._speaking[lease] -= 1
-            if not self._speaking[lease]:
-                del self._speaking[lease]
-            self.heard(trial, attempt)
+            for lease in leases:
+                self._speaking[lease] -= 1
+                if not self._speaking[lease]:
+                    del self._speaking[lease]
+                self.heard(*lease)
 
     def suspect(self, leases: Iterable[Lease]) -> None:
         """These have not begun, and a node was lost to which they may have been sent."""
