@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from regrow.infra.coordinator.spacing import Spacing
 from regrow.infra.log.log import Log, Superseded
+from regrow.infra.stores import gather_seconds
 from regrow.search.errors import SearchCodeError
 from regrow.search.events import AnyEvent, Dropped, Opened, Started, decode, encode
 from regrow.search.history import History
@@ -33,6 +35,7 @@ class Ledger:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._spacing = Spacing(gather_seconds(store))
         self._planner = Planner()
         self._t = 0.0
         self.drivers: set[str] = set()
@@ -129,6 +132,7 @@ class Ledger:
         compacting: asyncio.Task[None] | None = None
         while True:
             await self._work.wait()
+            await self._gathered()
             self._work.clear()
             lines, self._lines = self._lines if self._broken is None else [], []
             waiting, self._waiting = self._waiting, []
@@ -158,6 +162,11 @@ class Ledger:
             written += 1
             if written % COMPACT_EVERY == 0 and (compacting is None or compacting.done()):
                 compacting = asyncio.create_task(self._compact())
+
+    async def _gathered(self) -> None:
+        """Waits until another write is due. The last one does not wait."""
+        if self._lines and self.history.closed is None and (early := self._spacing.take(time.monotonic())):
+            await asyncio.sleep(early)
 
     async def _append(self, lines: list[bytes]) -> None:
         attempt = 0
