@@ -109,7 +109,7 @@ class Coordinator:
         with self._leases.speaking(held):
             try:
                 if held:
-                    await self._ledger.committed()
+                    await self._ledger.committed(urgent=any(progress.urgent for progress, _ in taken))
             except Superseded:
                 return [FENCED for _ in taken]
         return [answer for _, answer in taken]
@@ -199,7 +199,7 @@ class Coordinator:
             closed = ledger.history.closed
             try:
                 async with asyncio.timeout(max(deadline - asyncio.get_running_loop().time(), POLL_SECONDS)):
-                    await ledger.committed()
+                    await ledger.committed(urgent=bool(starts) or closed is not None)
             except TimeoutError:
                 ledger.starts = starts + ledger.starts
                 return Instructions(trouble=await self.trouble())

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from regrow.infra.coordinator.spacing import Spacing
 from regrow.infra.log.log import Log, Superseded
@@ -55,7 +55,7 @@ class Ledger:
         self._lines: list[bytes] = []
         self._writing = False
         self._waiting: list[asyncio.Future[None]] = []
-        self._work = asyncio.Event()
+        self._work, self._hurry = asyncio.Event(), asyncio.Event()
         self.news = asyncio.Condition()
         """Notified after each commit."""
         self.superseded = False
@@ -98,9 +98,10 @@ class Ledger:
         if self._settle():
             self._work.set()
 
-    async def committed(self) -> None:
+    async def committed(self, *, urgent: bool = True) -> None:
         """Returns once everything recorded so far is durable. Raises Superseded if another writer took over.
 
+        Not `urgent`: nobody waits for what follows, so it may be written with what comes next.
         Raises the store's error if that will not pass: then nothing can be recorded any more.
         """
         self._check()
@@ -109,6 +110,8 @@ class Ledger:
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self._work.set()
+        if urgent:
+            self._hurry.set()
         await waiter
 
     async def look(self) -> None:
@@ -164,9 +167,17 @@ class Ledger:
                 compacting = asyncio.create_task(self._compact())
 
     async def _gathered(self) -> None:
-        """Waits until another write is due. The last one does not wait."""
-        if self._lines and self.history.closed is None and (early := self._spacing.take(time.monotonic())):
-            await asyncio.sleep(early)
+        """Waits until another write is due, which is sooner where somebody waits for it. The last one does not wait."""
+        while self._lines and self.history.closed is None:
+            hurried = self._hurry.is_set()
+            if not (early := self._spacing.early(time.monotonic(), urgent=hurried)):
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(early):
+                    await (asyncio.sleep(early) if hurried else self._hurry.wait())
+        self._hurry.clear()
+        if self._lines:
+            self._spacing.wrote(time.monotonic())
 
     async def _append(self, lines: list[bytes]) -> None:
         attempt = 0

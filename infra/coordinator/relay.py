@@ -21,8 +21,8 @@ from regrow.tasks.messages import LogLine, Progress, Reply
 Lines = tuple[str, Sequence[LogLine]]
 """A task run, and what its attempts print."""
 Send = Callable[[list[Progress], list[Lines]], Awaitable[list[Reply]]]
-MOST_UNDER_WAY = 2
-"""Batches that wait for their answers: the second has what came while the first was being written."""
+MOST_UNDER_WAY = 4
+"""Batches that wait for their answers, so that a coordinator with too much to do gets fewer and larger ones."""
 BATCH_NUMBERS = 100_000
 """A batch has so many numbers or a message more: about 10 MB in the coordinator while it takes them in."""
 MOST_LINES = 5_000
@@ -64,7 +64,7 @@ class Relay:
 
     def _go_on(self) -> None:
         """Sends what has gathered as soon as it may: urgent news at once, others after the pace that the coordinator has set."""
-        if not (self._news or self._lines) or len(self._under_way) >= MOST_UNDER_WAY:
+        if not (self._news or self._lines) or len(self._under_way) >= (MOST_UNDER_WAY if self._urgent else 1):
             return
         loop = asyncio.get_running_loop()
         due = loop.time() if self._urgent else self._sent + self._pace

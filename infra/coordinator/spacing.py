@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 BURST = 10
-"""Writes that may follow each other at once after quiet: those of a small experiment wait for nothing."""
+"""Writes for which somebody waits that may go at once after quiet, however soon after the one before."""
 
 
 class Spacing:
-    """Makes writes `seconds` apart on average; 0: no matter how close."""
+    """Makes writes at least `seconds` apart; as many again may be earlier, as somebody waits. 0: no matter how close."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._due = seconds, float("-inf")
+        self._seconds, self._last, self._due = seconds, float("-inf"), float("-inf")
 
-    def take(self, now: float) -> float:
-        """The seconds that the next write has to wait, at most `seconds`, where `now` is a time in seconds."""
-        due = max(self._due, now - BURST * self._seconds)
-        self._due = due + self._seconds
-        return max(0.0, due - now)
+    def early(self, now: float, *, urgent: bool) -> float:
+        """The seconds that the next write has to wait, at most `seconds`; `now`: a time in seconds."""
+        due = self._last + self._seconds
+        return max(0.0, (min(due, self._due) if urgent else due) - now)
+
+    def wrote(self, now: float) -> None:
+        """A write begins."""
+        if now < self._last + self._seconds:
+            self._due = max(self._due, now - BURST * self._seconds) + self._seconds
+        self._last = now

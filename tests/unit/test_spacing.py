@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from regrow.infra.coordinator.ledger import Ledger
 from regrow.infra.coordinator.spacing import BURST, Spacing
 from regrow.infra.log.reading import read_events
@@ -14,16 +16,25 @@ from regrow.search.events import Capacity, Closed, Closing, Ended
 from tests.unit.simulated import created, opened
 
 
-def test_a_few_after_quiet_go_at_once_and_then_they_are_apart() -> None:
+def test_writes_are_apart_but_for_a_few_that_somebody_waits_for() -> None:
     spacing = Spacing(0.5)
-    assert [spacing.take(100.0) for _ in range(BURST + 1)] == [0.0] * (BURST + 1)
-    assert [spacing.take(100.0 + 0.5 * n) for n in range(3)] == [0.5] * 3, "one each half a second, each put off by that"
-    assert spacing.take(200.0) == 0.0
+    assert spacing.early(100.0, urgent=False) == 0.0, "the first after quiet"
+    spacing.wrote(100.0)
+    assert spacing.early(100.2, urgent=False) == pytest.approx(0.3)
+    for _ in range(BURST + 1):
+        assert spacing.early(100.2, urgent=True) == 0.0
+        spacing.wrote(100.2)
+    assert spacing.early(100.2, urgent=True) == pytest.approx(0.5), "never longer"
+    spacing.wrote(100.7)
+    assert spacing.early(100.8, urgent=True) == pytest.approx(0.0), "as many again"
+    assert spacing.early(200.0, urgent=True) == spacing.early(200.0, urgent=False) == 0.0
 
 
 def test_where_they_cost_nothing_none_waits() -> None:
     spacing = Spacing(0.0)
-    assert {spacing.take(1.0) for _ in range(1000)} == {0.0}
+    for _ in range(100):
+        assert spacing.early(1.0, urgent=False) == 0.0
+        spacing.wrote(1.0)
 
 
 def test_only_a_bucket_asks_for_it() -> None:
@@ -43,13 +54,15 @@ def test_the_log_in_a_bucket_is_written_in_few_requests_and_its_end_at_once() ->
         ledger = Ledger(store, clock=lambda: 1.0)
         ledger.claim(created(schedule="fifo"), opened(1.0, slots=1, trials=6))
         writer = asyncio.create_task(ledger.write())
-        for slots in range(2, BURST + 3):
-            ledger.record(Capacity(t=1.0, slots=slots, widest=1))
-            await asyncio.wait_for(ledger.committed(), 20)
-        ledger.record(Capacity(t=1.0, slots=1, widest=1))
-        waits = asyncio.create_task(ledger.committed())
+        ledger.record(Capacity(t=1.0, slots=2, widest=1))
+        await asyncio.wait_for(ledger.committed(urgent=False), 20)
+        ledger.record(Capacity(t=1.0, slots=3, widest=1))
+        waits = asyncio.create_task(ledger.committed(urgent=False))
         await asyncio.sleep(0.02)
         assert not waits.done()
+        ledger.record(Capacity(t=1.0, slots=2, widest=1))
+        await asyncio.wait_for(ledger.committed(), 20)
+        assert waits.done(), "what was gathered is written with what somebody waits for"
         writer.cancel()
 
         ledger.record(Closing(t=1.0, status="stopped", why="", by="user"))
