@@ -32,7 +32,7 @@ class Nodes:
         self._lock = threading.Lock()
         self._alive: dict[str, dict[str, Any]] = {}
         self._able: dict[tuple[tuple[str, float], ...], dict[str, dict[str, Any]]] = {}
-        """Those that are large enough, by what is needed: to look at 300 takes 10 ms, and a thousand attempts may be lost at once."""
+        """Those that are large enough, by what is needed: to look at 300 takes 10 ms, and a thousand attempts may be lost."""
         self._gone: set[str] = set()
         self._lost: list[str] = []
         self._draining: dict[str, str] = {}
