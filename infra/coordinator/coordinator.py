@@ -18,7 +18,7 @@ from regrow.infra.coordinator.assignments import assignment
 from regrow.infra.coordinator.claim import Opening, claimed
 from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
-from regrow.infra.coordinator.room import Room, Seen, nodes_of
+from regrow.infra.coordinator.room import Room, Seen, fits, nodes_of, waiting_long
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
@@ -30,6 +30,7 @@ from regrow.search.events import (
     Ended,
     Reported,
     Status,
+    Waited,
 )
 from regrow.search.history import Attempt
 from regrow.search.spec import Spec
@@ -137,7 +138,7 @@ class Coordinator:
         if progress.ended is not None:
             following = None
             draining = attempt.node_id in self._leases.draining
-            if progress.carry_on and attempt.task_run is not None and not draining and self._fits_next(attempt):
+            if progress.carry_on and attempt.task_run is not None and not draining and fits(history, ledger.starts[:1], attempt):
                 following = ledger.starts.pop(0)
                 self._carriers[following] = attempt.task_run
             return Reply(drop=drop, keep=keep, next=assignment(ledger.history, *following) if following else None)
@@ -150,13 +151,6 @@ class Coordinator:
         if (closing := history.closing) is not None:
             return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Reply(until=attempt.until, drop=drop, keep=keep)
-
-    def _fits_next(self, attempt: Attempt) -> bool:
-        """Whether there is an attempt to start that wants as much as this one has."""
-        if not self._ledger.starts:
-            return False
-        trial, number = self._ledger.starts[0]
-        return self._ledger.history.trials[trial].attempts[number - 1].width == attempt.width
 
     def _node_of(self, progress: Progress) -> str:
         """The node from which an attempt, maybe a zombie, speaks; empty if that is not known."""
@@ -197,7 +191,7 @@ class Coordinator:
             if attempt.saved < saved.step <= trial.step:
                 ledger.record(msgspec.structs.replace(saved, t=now))
         if progress.ended is not None:
-            ledger.record(msgspec.structs.replace(progress.ended, t=now))
+            ledger.record(msgspec.structs.replace(progress.ended, t=now, cost=attempt.told_cost(now)))
 
     # ---- for the driver --------------------------------------------------------------------------------------------
 
@@ -214,16 +208,18 @@ class Coordinator:
             ledger.decide()
             # Taken before waiting: what is decided meanwhile is not durable when this is.
             starts, ledger.starts = ledger.starts, []
+            withdrawn, ledger.withdrawn = ledger.withdrawn, []
             closed = ledger.history.closed
             try:
                 async with asyncio.timeout(max(deadline - asyncio.get_running_loop().time(), POLL_SECONDS)):
                     await ledger.committed()
             except TimeoutError:
-                ledger.starts = starts + ledger.starts
+                ledger.starts, ledger.withdrawn = starts + ledger.starts, withdrawn + ledger.withdrawn
                 return Instructions(nodes=nodes_of(ledger.history), trouble=await self.trouble())
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
+            self._forget += withdrawn
             if starts or closed is not None or ledger.superseded or self._forget or self._leases.undrained:
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
@@ -297,14 +293,16 @@ class Coordinator:
                 self._leases.avoid(a.node_id)
                 message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
                 message += " in code that holds Python's lock"
-            elif free < a.width:
+            elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:
                 self._leases.suspect([(n, a.number)])
                 continue
             else:
-                free -= a.width
+                free[market] -= a.width
                 message = "it did not begin: the node that it was sent to was lost"
             self._forget.append((n, a.number))
             self._declare_lost(n, a.number, cause="preempted", message=message)
+        for n, number, waited in waiting_long(history, self._leases.waits) if not self._ledger.superseded else ():
+            self._ledger.record(Waited(t=self._ledger.now(), trial=n, attempt=number, seconds=waited))
 
     def _look(self) -> None:
         """A writer with nothing to write would never learn that another one took over."""
@@ -339,7 +337,7 @@ class Coordinator:
 
     def _declare_lost(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
         ledger = self._ledger
-        if ledger.superseded or ledger.history.lease(trial, attempt) is None:
+        if ledger.superseded or (held := ledger.history.lease(trial, attempt)) is None:
             return
         self._carriers.pop((trial, attempt), None)
         if (trial, attempt) in ledger.starts:
@@ -347,7 +345,7 @@ class Coordinator:
         ledger.record(
             Ended(
                 t=ledger.now(), trial=trial, attempt=attempt, outcome="lost", cause=cause,
-                step=ledger.history.trials[trial].step, message=message, by="driver",
+                step=ledger.history.trials[trial].step, message=message, by="driver", cost=held.told_cost(ledger.now()),
             )
         )
 

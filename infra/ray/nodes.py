@@ -27,6 +27,8 @@ MARKET_LABEL = "ray.io/market-type"
 """Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
 NOT_SPOT = {MARKET_LABEL: "!spot"}
+_MARKETS = {"spot": {MARKET_LABEL: "spot"}, "on-demand": NOT_SPOT}
+"""Machines on demand need no label."""
 
 
 class Nodes:
@@ -75,17 +77,20 @@ class Nodes:
             self._to_drain[node_id] = why
 
     def selector(
-        self, needs: Needs, *, avoid_spot: bool, avoid: Iterable[str] = ()
+        self, needs: Needs, *, avoid_spot: bool, market: str = "", avoid: Iterable[str] = ()
     ) -> dict[str, str] | None:
         """The label selector for an attempt that needs this; None where it makes no difference.
 
         Keeps it off spot machines where there are others, or may be: one was there in this session, or whoever started the
-        cluster says so. Keeps it off the nodes `avoid` as long as there are others that could hold it.
+        cluster says so. Keeps it off the nodes `avoid` as long as there are others that could hold it. With a `market` it goes to
+        machines of that kind, or waits for one.
         """
         with self._lock:
             able = {key: node for key, node in self._alive.items() if needs.fitting(node["Resources"])}
             known = [node for node in self._known.values() if needs.fitting(node["Resources"])]
-        found: dict[str, str] = {}
+        found = dict(_MARKETS.get(market, {}))
+        if market:
+            able = {key: node for key, node in able.items() if (_market(node) == "spot") == (market == "spot")}
         shunned = sorted(set(avoid) & able.keys())
         if shunned and len(shunned) < len(able):
             able = {key: node for key, node in able.items() if key not in shunned}
@@ -102,8 +107,10 @@ class Nodes:
         """
         with self._lock:
             leaving = (self._draining.keys() | self._to_drain.keys()) - {self.here}
-            nodes = [node["Resources"] for key, node in self._alive.items() if key not in leaving]
-        return Room(slots=room(needs, nodes), widest=max(1, widest(needs, nodes)))
+            there = [node for key, node in self._alive.items() if key not in leaving]
+        nodes = [node["Resources"] for node in there]
+        spot = [node["Resources"] for node in there if _market(node) == "spot"]
+        return Room(slots=room(needs, nodes), widest=max(1, widest(needs, nodes)), spot=room(needs, spot))
 
     def use(self, node_ids: Collection[str]) -> None:
         """Attempts run on these nodes now."""
