@@ -33,8 +33,7 @@ class Loop:
         announce: Callable[[str], None],
     ) -> None:
         self._coordinator, self._attempts, self._nodes, self._asked = coordinator, attempts, nodes, asked
-        self._relays = relays
-        self._spec, self._capacity = spec, (0, 0)
+        self._relays, self._needs = relays, spec.resources.needs()
         self._announce = announce
         self._log = get_run_logger()
         self._closing = self._abandoned = False
@@ -42,7 +41,7 @@ class Loop:
 
     def run(self) -> Status:
         """How the session ended."""
-        poll = self._coordinator.instructions.remote(POLL_SECONDS)
+        poll = self._poll()
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
             cluster.alarm()
@@ -53,9 +52,13 @@ class Loop:
                 instructions: Instructions = cluster.get(poll)
                 if (status := self._carry_out(instructions)) is not None:
                     return status
-                poll = self._coordinator.instructions.remote(POLL_SECONDS)
+                poll = self._poll()
+
+    def _poll(self) -> Any:
+        return self._coordinator.instructions.remote(POLL_SECONDS, self._nodes.room(self._needs))
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
+        self._nodes.use(instructions.nodes)
         for lease in instructions.forget:
             self._attempts.forget(*lease)
         for node_id, why in instructions.drain:
@@ -93,11 +96,6 @@ class Loop:
                 self._leave(node_id, why)
             else:
                 self._coordinator.mark_draining.remote(node_id, why)
-        if self._spec.concurrency is not None:  # the user has said it, whatever the cluster has now
-            return
-        if (capacity := self._nodes.capacity(self._spec.resources.needs())) != self._capacity:
-            self._capacity = capacity
-            self._coordinator.capacity.remote(*capacity)
 
     def _leave(self, node_id: str, why: str) -> None:
         """A node is about to go away. Where it is this one, the experiment goes on elsewhere, later."""

@@ -49,8 +49,9 @@ from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import environment, join, slots
+from regrow.infra.ray.joining import environment, join, shortage, slots
 from regrow.infra.ray.nodes import Nodes
+from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state.collection import collect
 from regrow.infra.state.driver_lock import driving
@@ -201,12 +202,14 @@ def _session(
     surroundings = collected(prepared.folder, spec.program)
     if prepared.log.told is not None and (line := code_changed(prepared.log.told, surroundings)):
         _announce(line)
+    if (line := shortage(spec, ray_cluster)) is not None and most(spec) is not None:
+        _announce(line)
     opening = Opening(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
         environment=surroundings, known=prepared.known, retry_failed=retry_failed,
-        widest=widest(spec.resources.needs(), ray_cluster.nodes()),
+        widest=max(1, widest(spec.resources.needs(), ray_cluster.nodes())), fixed=most(spec) is not None,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator, address = start_coordinator(store, opening, name=address)
@@ -236,7 +239,7 @@ def _session(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
-                spares(nodes, spec.resources.needs()), relays(coordinator) as speakers,
+                spares(nodes), relays(coordinator) as speakers,
             ):
                 status = Loop(coordinator, attempts, nodes, speakers, asked, spec, announce=_announce).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)

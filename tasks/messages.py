@@ -61,8 +61,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to run. (trial, attempt) is its lease; `config` is nested as the user wrote the space.
 
     `until` is the step of the first decision, None for none; `checkpoints` are manifests to restore, newest first.
-    `avoid_spot`, `clones` and `width`: see Started; `needs`: what these slots are made of. A clone becomes the checkpoint of
-    `step`, the last that the trial did.
+    `avoid_spot`, `clones`, `width` and `market`: see Started; `needs`: what these slots are made of. A clone becomes the
+    checkpoint of `step`, the last that the trial did.
     `values`: the objective at the steps done so far, where the job has an ending. `ran`: seconds of the earlier attempts.
     `story` tells people why there is another attempt; empty for the first.
     """
@@ -76,6 +76,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     avoid_spot: bool = False
     clones: int = 0
     width: int = 1
+    market: str = ""
     needs: Needs = Needs()
     step: int = 0
     values: tuple[float, ...] = ()
@@ -86,12 +87,16 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 class Place(msgspec.Struct, frozen=True):
     """The node of an attempt: its name, for people, its id in the cluster, and what kind of node the cluster calls it.
 
-    The last two are empty where there is no cluster, or it does not say.
+    `market` ("spot", "on-demand"), `price` (of the whole node, an hour) and `share` (the attempt's part of the node): see Began.
+    All but the name are empty, or None, where there is no cluster, or it does not say.
     """
 
     node: str
     node_id: str = ""
     node_type: str = ""
+    market: str = ""
+    price: float | None = None
+    share: float = 1.0
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """With what a session begins: slots (and those of one node, see Opened), the new total of trials (None: as it was), and
     who opens.
 
+    `fixed`: so many slots were asked for, whatever the cluster has room for.
     `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
     """
 
@@ -29,6 +30,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     known: list[Known] = []
     widest: int = 0
+    fixed: bool = False
     environment: dict[str, Any] = {}
     retry_failed: bool = False
 
@@ -65,6 +67,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
         except Superseded:
             continue
         if again:
+            ledger.withdrawn = [(t.number, a.number) for t in history.trials for a in t.attempts if a.withdrawn]
             # Attempts that nobody has seen running are handed out again; the driver ignores those that it submitted.
             ledger.starts = [
                 (t, a.number)

@@ -20,10 +20,11 @@ from regrow.infra.coordinator.claim import Opening, claimed
 from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
 from regrow.infra.coordinator.news import is_impostor, node_of, observe, told_already
+from regrow.infra.coordinator.room import Room, Seen, fits, nodes_of, waiting_long
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Ended, Status
+from regrow.search.events import Capacity, Cause, Closing, Ended, Status, Waited
 from regrow.search.history import Attempt
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
@@ -75,6 +76,7 @@ class Coordinator:
         self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
         self._looked = self._expired = monotonic()
         self._looking: asyncio.Task[None] | None = None
+        self._seen = Seen(fixed=opening.fixed)
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ class Coordinator:
         if progress.ended is not None:
             following = None
             draining = attempt.node_id in self._leases.draining
-            if progress.carry_on and attempt.task_run is not None and not draining and self._fits_next(attempt):
+            if progress.carry_on and attempt.task_run is not None and not draining and fits(history, ledger.starts[:1], attempt):
                 following = ledger.starts.pop(0)
                 self._carriers.give(following, attempt.task_run)
             return Reply(drop=drop, keep=keep, next=assignment(ledger.history, *following) if following else None)
@@ -176,19 +178,15 @@ class Coordinator:
             return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Reply(until=attempt.until, drop=drop, keep=keep)
 
-    def _fits_next(self, attempt: Attempt) -> bool:
-        """Whether there is an attempt to start that wants as much as this one has."""
-        if not self._ledger.starts:
-            return False
-        trial, number = self._ledger.starts[0]
-        return self._ledger.history.trials[trial].attempts[number - 1].width == attempt.width
 
     # ---- for the driver --------------------------------------------------------------------------------------------
 
-    async def instructions(self, timeout: float) -> Instructions:
-        """What to do next; waits up to `timeout` seconds for something."""
+    async def instructions(self, timeout: float, room: Room | None = None) -> Instructions:
+        """What to do next; waits up to `timeout` seconds for something. `room`: what the cluster has now, None: as before."""
         self._start()
         ledger = self._ledger
+        if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
+            ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -196,16 +194,18 @@ class Coordinator:
             ledger.decide()
             # Taken before waiting: what is decided meanwhile is not durable when this is.
             starts, ledger.starts = ledger.starts, []
+            withdrawn, ledger.withdrawn = ledger.withdrawn, []
             closed = ledger.history.closed
             try:
                 async with asyncio.timeout(max(deadline - asyncio.get_running_loop().time(), POLL_SECONDS)):
                     await ledger.committed(urgent=bool(starts) or closed is not None)
             except TimeoutError:
-                ledger.starts = starts + ledger.starts
-                return Instructions(trouble=await self.trouble())
+                ledger.starts, ledger.withdrawn = starts + ledger.starts, withdrawn + ledger.withdrawn
+                return Instructions(nodes=nodes_of(ledger.history), trouble=await self.trouble())
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
+            self._forget += withdrawn
             if starts or closed is not None or ledger.superseded or self._forget or self._leases.undrained:
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
@@ -216,6 +216,7 @@ class Coordinator:
             drain=self._leases.take_undrained(),
             relay=self._callers.take_wanted(),
             avoid=(*self._leases.avoided(), *self._leases.draining),  # the cluster learns of a draining one only after this
+            nodes=nodes_of(ledger.history),
             trouble=await self.trouble(),
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
@@ -259,17 +260,8 @@ class Coordinator:
         )
         await self._settled()
 
-    async def capacity(self, slots: int, widest: int) -> None:
-        """The cluster has room for this many attempts at a time now; see `Capacity`."""
-        self._start()
-        ledger = self._ledger
-        history = ledger.history
-        if (slots, widest) != (history.slots, history.widest) and history.closed is None and not ledger.superseded:
-            ledger.record(Capacity(t=ledger.now(), slots=slots, widest=widest))
-        await self._settled()
-
     def _expire(self) -> None:
-        """Gives up the attempts that were silent for longer than their lease."""
+        """Gives up the attempts that were silent for longer than their lease. Those for which there is no room only wait."""
         history = self._ledger.history
         if self._callers.due():
             placed = [a.node_id for n in history.running if (a := history.trials[n].attempt) and a.t_began is not None]
@@ -277,6 +269,7 @@ class Coordinator:
         if self._monotonic() - self._expired < len(history.running) // RUNNING_A_LOOK * LOOKING_SECONDS:
             return
         self._expired = self._monotonic()
+        free = self._seen.free(history)
         self._leases.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
         for n in sorted(history.running):
             a = history.trials[n].attempt
@@ -286,10 +279,16 @@ class Coordinator:
                 self._leases.avoid(a.node_id)
                 message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
                 message += " in code that holds Python's lock"
+            elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:
+                self._leases.suspect([(n, a.number)])
+                continue
             else:
+                free[market] -= a.width
                 message = "it did not begin: the node that it was sent to was lost"
             self._forget.append((n, a.number))
             self._declare_lost(n, a.number, cause="preempted", message=message)
+        for n, number, waited in waiting_long(history, self._leases.waits) if not self._ledger.superseded else ():
+            self._ledger.record(Waited(t=self._ledger.now(), trial=n, attempt=number, seconds=waited))
 
     def _look(self) -> None:
         """A writer with nothing to write would never learn that another one took over."""
@@ -324,7 +323,7 @@ class Coordinator:
 
     def _declare_lost(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
         ledger = self._ledger
-        if ledger.superseded or ledger.history.lease(trial, attempt) is None:
+        if ledger.superseded or (held := ledger.history.lease(trial, attempt)) is None:
             return
         self._carriers.ended((trial, attempt))
         if (trial, attempt) in ledger.starts:
@@ -332,7 +331,7 @@ class Coordinator:
         ledger.record(
             Ended(
                 t=ledger.now(), trial=trial, attempt=attempt, outcome="lost", cause=cause,
-                step=ledger.history.trials[trial].step, message=message, by="driver",
+                step=ledger.history.trials[trial].step, message=message, by="driver", cost=held.told_cost(ledger.now()),
             )
         )
 

@@ -42,6 +42,7 @@ class Leases:
         self._heard: dict[Lease, float] = {}
         self._speaking: dict[Lease, int] = {}
         self._suspects: dict[Lease, float] = {}
+        self._waiting: dict[Lease, float] = {}
         self._avoided: dict[str, float] = {}
         self.draining: dict[str, str] = {}
         """Why each of these nodes (by id) is about to go away."""
@@ -55,7 +56,7 @@ class Leases:
 
     def keep(self, held: Collection[Lease]) -> None:
         """Forgets all leases but those that are held."""
-        for memory in (self._heard, self._suspects):
+        for memory in (self._heard, self._suspects, self._waiting):
             for lease in memory.keys() - held:
                 del memory[lease]
 
@@ -93,6 +94,10 @@ class Leases:
         self._heard.pop(lease, None)
         self._suspects.pop(lease, None)
         return True
+
+    def waits(self, trial: int, attempt: int) -> float:
+        """For how many seconds one that has not begun has been waiting for a machine, since this was first asked."""
+        return self._clock() - self._waiting.setdefault((trial, attempt), self._clock())
 
     def avoid(self, node_id: str) -> None:
         """A node fell silent: Ray may not know it for a minute yet, and what it sends there meanwhile never arrives."""

@@ -17,7 +17,7 @@ from regrow.infra.coordinator.spacing import Spacing
 from regrow.infra.log.log import Log, Superseded
 from regrow.infra.stores import gather_seconds
 from regrow.search.errors import SearchCodeError
-from regrow.search.events import AnyEvent, Dropped, Opened, Started, decode, encode
+from regrow.search.events import AnyEvent, Dropped, Ended, Opened, Started, decode, encode
 from regrow.search.history import History
 from regrow.search.planning.planner import Planner
 from regrow.tasks.errors import RegrowError, UserCodeError
@@ -50,6 +50,8 @@ class Ledger:
                     self.drivers.add(event.driver)
         self.starts: list[tuple[int, int]] = []
         """(trial, attempt) decided to start, and not taken by anybody yet."""
+        self.withdrawn: list[tuple[int, int]] = []
+        """(trial, attempt) that waited for a machine and are to wait no longer, of which the driver does not know yet."""
         self.drops: dict[int, list[str]] = {}
         """Manifests by trial whose deletion was decided, and not handed to anybody yet."""
         self._lines: list[bytes] = []
@@ -239,6 +241,14 @@ class Ledger:
             self._lines.append(encode(decision))
             if isinstance(decision, Started):
                 self.starts.append((decision.trial, decision.attempt))
+            elif isinstance(decision, Ended) and decision.outcome == "paused":
+                self._withdraw(decision.trial, decision.attempt)
             elif isinstance(decision, Dropped):
                 self.drops.setdefault(decision.trial, []).extend(decision.manifests)
         return decided
+
+    def _withdraw(self, trial: int, attempt: int) -> None:
+        if (trial, attempt) in self.starts:  # nobody has it yet
+            self.starts.remove((trial, attempt))
+        else:
+            self.withdrawn.append((trial, attempt))

@@ -50,7 +50,7 @@ def observe(ledger: Ledger, progress: Progress, attempt: Attempt) -> None:
         if attempt.saved < saved.step <= trial.step:
             ledger.record(msgspec.structs.replace(saved, t=now))
     if progress.ended is not None:
-        ledger.record(msgspec.structs.replace(progress.ended, t=now))
+        ledger.record(msgspec.structs.replace(progress.ended, t=now, cost=attempt.told_cost(now)))
 
 
 def _attempt(history: History, progress: Progress) -> Attempt | None:

@@ -10,6 +10,8 @@ from regrow.search.events import Ended
 from regrow.search.history import History, TrialRecord
 from regrow.tasks.traces import one_line
 
+START_SECONDS = 30.0
+"""After so long an attempt that has not begun waits for a node."""
 SILENT_SECONDS = 60.0
 """So long no trial is called silent, however quick it was."""
 
@@ -32,6 +34,11 @@ def capacity(slots: int) -> str:
     """The cluster has become larger or smaller."""
     now = f"room for {slots} trial{ends(slots)} at a time now" if slots else "no room for a trial now: they wait for a node"
     return f"the cluster has {now}"
+
+
+def waiting(attempts: int) -> str:
+    """Attempts have not begun."""
+    return f"{attempts} wait{'s' if attempts == 1 else ''} for a node"
 
 
 def revival(trial: TrialRecord) -> str:
@@ -73,6 +80,11 @@ def seconds(span: float) -> str:
 def heard(span: float, usual: float) -> str:
     """How long ago a trial reported; 'silent 4 min' after a minute and three times as long as it `usual`ly takes."""
     return f"silent {in_words(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
+
+
+def start(span: float) -> str:
+    """How long an attempt has been waiting to begin; 'waits 4 min' once that is more than a start takes."""
+    return f"waits {in_words(round(span))}" if span >= START_SECONDS else "starts"
 
 
 def ago(span: float) -> str:

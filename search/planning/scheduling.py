@@ -69,7 +69,7 @@ class Scheduling:
             case Proposed():
                 yield Candidate(trial=event.trial, config=event.config, state=event.state)
             case Started():
-                yield Start(trial=event.trial)
+                yield Start(trial=event.trial, width=event.width)
             case Decided():
                 yield self._decision(event)
             case Retired():

@@ -63,9 +63,10 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """An attempt of a trial was started; for one that was paused this is its promotion."""
+    """An attempt of a trial was started; for one that was paused this is its promotion. `width`: the slots that it has."""
 
     trial: int
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

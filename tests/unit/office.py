@@ -68,10 +68,10 @@ class Bench:
 class Office:
     """The CoordinatorClient of a coordinator that may be restarted. `told` has every message, in order."""
 
-    def __init__(self, *, slots: int = 1, driver: str = "driver-1", store: Store | None = None, **spec: Any) -> None:
+    def __init__(self, *, slots: int = 1, fixed: bool = False, driver: str = "driver-1", store: Store | None = None, **spec: Any) -> None:
         self.store = store or GatedStore()
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
-        self.slots = slots
+        self.slots, self.fixed = slots, fixed
         self.told: list[Progress] = []
         self.monotonic = 0.0
         """The coordinator's clock for leases, in seconds."""
@@ -155,6 +155,7 @@ class Office:
             id="00000000-0000-0000-0000-000000000001",
             spec=self.spec.to_json(),
             slots=self.slots,
+            fixed=self.fixed,
             trials=None,
             flow_run=None,
             code=None,
