@@ -11,6 +11,7 @@ from prefect import get_run_logger
 from regrow.flows.attempts import Attempts
 from regrow.flows.interrupts import Interrupts
 from regrow.infra.coordinator.instructions import Instructions
+from regrow.infra.coordinator.relay import Relays
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
 from regrow.search.events import Status
@@ -28,11 +29,11 @@ class Loop:
     """Carries out instructions until there are no more."""
 
     def __init__(
-        self, coordinator: Any, attempts: Attempts, nodes: Nodes, asked: Interrupts, spec: Spec, *,
+        self, coordinator: Any, attempts: Attempts, nodes: Nodes, relays: Relays, asked: Interrupts, spec: Spec, *,
         announce: Callable[[str], None],
     ) -> None:
         self._coordinator, self._attempts, self._nodes, self._asked = coordinator, attempts, nodes, asked
-        self._needs = spec.resources.needs()
+        self._relays, self._needs = relays, spec.resources.needs()
         self._announce = announce
         self._log = get_run_logger()
         self._closing = self._abandoned = False
@@ -62,6 +63,7 @@ class Loop:
             self._attempts.forget(*lease)
         for node_id, why in instructions.drain:
             self._leave(node_id, why)
+        self._relays.start(instructions.relay)
         for assignment in instructions.submit:
             self._attempts.submit(assignment, avoid=instructions.avoid)
         if (instructions.trouble is None) != (self._trouble is None):  # once, whatever words it has later

@@ -34,6 +34,7 @@ from regrow.flows.settling import settled
 from regrow.flows.stopping import page_requests, stop_requests
 from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
 from regrow.infra.coordinator.claim import Opening
+from regrow.infra.coordinator.relay import relays
 from regrow.infra.local import obituary
 from regrow.infra.log.reading import replay
 from regrow.infra.machine.typed import Typed
@@ -238,9 +239,9 @@ def _session(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
-                spares(nodes),
+                spares(nodes), relays(coordinator) as speakers,
             ):
-                status = Loop(coordinator, attempts, nodes, asked, spec, announce=_announce).run()
+                status = Loop(coordinator, attempts, nodes, speakers, asked, spec, announce=_announce).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)
     ray.kill(coordinator)

@@ -67,6 +67,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
         except Superseded:
             continue
         if again:
+            ledger.withdrawn = [(t.number, a.number) for t in history.trials for a in t.attempts if a.withdrawn]
             # Attempts that nobody has seen running are handed out again; the driver ignores those that it submitted.
             ledger.starts = [
                 (t, a.number)

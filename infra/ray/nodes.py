@@ -27,6 +27,8 @@ MARKET_LABEL = "ray.io/market-type"
 """Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
 NOT_SPOT = {MARKET_LABEL: "!spot"}
+_MARKETS = {"spot": {MARKET_LABEL: "spot"}, "on-demand": NOT_SPOT}
+"""Machines on demand need no label."""
 
 
 class Nodes:
@@ -37,6 +39,8 @@ class Nodes:
         self._alive: dict[str, dict[str, Any]] = {}
         self._known: dict[str, dict[str, Any]] = {}
         """All that were there since the session began."""
+        self._fitting: dict[tuple[tuple[str, float], ...], set[str]] = {}
+        """Ids of those of them that are large enough, by what is needed: to look at 300 takes 10 ms."""
         self._used: dict[str, float] = {}
         self._gone: set[str] = set()
         self._lost: list[str] = []
@@ -75,17 +79,21 @@ class Nodes:
             self._to_drain[node_id] = why
 
     def selector(
-        self, needs: Needs, *, avoid_spot: bool, avoid: Iterable[str] = ()
+        self, needs: Needs, *, avoid_spot: bool, market: str = "", avoid: Iterable[str] = ()
     ) -> dict[str, str] | None:
         """The label selector for an attempt that needs this; None where it makes no difference.
 
         Keeps it off spot machines where there are others, or may be: one was there in this session, or whoever started the
-        cluster says so. Keeps it off the nodes `avoid` as long as there are others that could hold it.
+        cluster says so. Keeps it off the nodes `avoid` as long as there are others that could hold it. With a `market` it goes to
+        machines of that kind, or waits for one.
         """
         with self._lock:
-            able = {key: node for key, node in self._alive.items() if needs.fitting(node["Resources"])}
-            known = [node for node in self._known.values() if needs.fitting(node["Resources"])]
-        found: dict[str, str] = {}
+            fitting = self._that_fit(needs)
+            able = {key: node for key, node in self._alive.items() if key in fitting}
+            known = [node for key, node in self._known.items() if key in fitting]
+        found = dict(_MARKETS.get(market, {}))
+        if market:
+            able = {key: node for key, node in able.items() if (_market(node) == "spot") == (market == "spot")}
         shunned = sorted(set(avoid) & able.keys())
         if shunned and len(shunned) < len(able):
             able = {key: node for key, node in able.items() if key not in shunned}
@@ -102,8 +110,10 @@ class Nodes:
         """
         with self._lock:
             leaving = (self._draining.keys() | self._to_drain.keys()) - {self.here}
-            nodes = [node["Resources"] for key, node in self._alive.items() if key not in leaving]
-        return Room(slots=room(needs, nodes), widest=max(1, widest(needs, nodes)))
+            there = [node for key, node in self._alive.items() if key not in leaving]
+        nodes = [node["Resources"] for node in there]
+        spot = [node["Resources"] for node in there if _market(node) == "spot"]
+        return Room(slots=room(needs, nodes), widest=max(1, widest(needs, nodes)), spot=room(needs, spot))
 
     def use(self, node_ids: Collection[str]) -> None:
         """Attempts run on these nodes now."""
@@ -116,6 +126,13 @@ class Nodes:
             lately = time.monotonic() - USED_SECONDS
             self._used = {node_id: t for node_id, t in self._used.items() if t > lately and node_id in self._alive}
             return list(self._used)
+
+    def _that_fit(self, needs: Needs) -> set[str]:
+        """Ids of the nodes that are, or were, and are large enough; under the lock."""
+        needed = tuple(sorted(needs.of_node().items()))
+        if needed not in self._fitting:
+            self._fitting[needed] = {key for key, node in self._known.items() if needs.fitting(node["Resources"])}
+        return self._fitting[needed]
 
     def _run(self, done: threading.Event) -> None:
         while not done.wait(POLL_SECONDS):
@@ -135,6 +152,8 @@ class Nodes:
             lost = [key for key in self._alive if key not in alive and key not in self._gone]
             self._gone.update(lost)
             self._lost += lost
+            if alive.keys() - self._known.keys():
+                self._fitting.clear()
             self._alive = alive
             self._known |= alive
             self._draining = {

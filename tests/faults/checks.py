@@ -44,6 +44,7 @@ from regrow.search.events import (
     Revived,
     Saved,
     Started,
+    Waited,
 )
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
@@ -214,13 +215,17 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
 
 
 def must_have_room(events: Iterable[AnyEvent]) -> None:
-    """No attempt starts where the cluster has no room for it, as far as that was known."""
-    slots, widths = 0, dict[int, int]()
+    """No attempt starts where the cluster has no room for it, as far as that was known, and none waits that runs."""
+    slots, widths, begun = 0, dict[int, int](), set[tuple[int, int]]()
     for event in events:
         if isinstance(event, Opened | Capacity):
             slots = event.slots
         elif isinstance(event, Ended):
             del widths[event.trial]
+        elif isinstance(event, Began):
+            begun.add((event.trial, event.attempt))
+        elif isinstance(event, Waited):
+            must("who waits has not begun", (event.trial, event.attempt) not in begun, event)
         elif isinstance(event, Started):
             widths[event.trial] = event.width
             must("no more run than there is room for", sum(widths.values()) <= slots, event)

@@ -130,7 +130,9 @@ class Plan:
 
     `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session before, in which each trial
     raised; they are tried again. `trials`: the total from then on, None: as specified. `rooms`: how many attempts the cluster has room
-    for, one after the other; each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time.
+    for, one after the other; each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time. `spot`:
+    whether there is a spot machine, at once, for each of the attempts that ask for one, in turn; where there is none one may
+    come later.
     """
 
     spec: dict[str, Any]
@@ -140,6 +142,7 @@ class Plan:
     broken: str | None = None
     trials: int | None = None
     rooms: tuple[int, ...] = ()
+    spot: tuple[bool, ...] = (True,)
 
     def room(self, messages: int) -> Room:
         """What the cluster has room for after so many messages."""
@@ -160,7 +163,11 @@ class Session:
     on_answer: Callable[[Session, Progress, Reply], None] | None = None
     status: str | None = None
     """How it ended; None while it goes on."""
+    clock: float = 0.0
+    """The coordinator's, in seconds: it goes on while an attempt waits for a machine."""
     workers: list[Worker] = field(default_factory=list)
+    pending: list[Assignment] = field(default_factory=list)
+    """Handed to the cluster, which has no machine for them yet."""
     lost: list[Worker] = field(default_factory=list)
     """Killed or cut off, and the coordinator does not know yet."""
     submitted: set[tuple[int, int]] = field(default_factory=set)
@@ -179,6 +186,8 @@ class Session:
     _messages: int = 0
     """Those that were answered: the clock by which the cluster grows and shrinks."""
     _wishes: bool = False
+    _asked: int = 0
+    """How many attempts have asked for a spot machine."""
 
     def __post_init__(self) -> None:
         spec = Spec.parse(self.plan.spec)
@@ -261,6 +270,9 @@ class Session:
         actions += [lambda place=place: self._store_works(place) for place in range(len(self._io.jobs))]  # type: ignore[misc]
         if self.lost or (self._poll is not None and self._poll.done()) or (self._poll is None and self._news):
             actions.append(self._driver_works)
+        actions += [lambda one=one: self._machine_comes(one) for one in self.pending if self.plan.slots > 1]  # type: ignore[misc]
+        if self.pending and (self.plan.slots > 1 or not actions):
+            actions.append(self._time_passes)
         idle = [w for w in self.workers if w.asked is None]
         actions += [lambda worker=worker: self._worker_works(worker) for worker in idle + ready]  # type: ignore[misc]
         return actions
@@ -299,6 +311,8 @@ class Session:
         if not self._poll.done():
             return
         instructions, self._poll = self._poll.result(), None
+        for lease in instructions.forget:
+            self._take_back(*lease)
         for assignment in instructions.submit:
             lease = assignment.trial, assignment.attempt
             if lease in self.submitted:
@@ -307,7 +321,7 @@ class Session:
             self.submitted.add(lease)
             if self.on_submit is not None:
                 self.on_submit(self, assignment)
-            self.workers.append(Worker(self, assignment))
+            self._place(assignment)
             self.world.pass_by(self.process, "attempt handed out", "after", str(lease))
         if instructions.superseded:
             self._end("superseded")
@@ -316,11 +330,37 @@ class Session:
         elif instructions.submit:
             self._news = True
 
+    def _place(self, assignment: Assignment) -> None:
+        """The cluster runs it, or has it wait for a machine."""
+        self._asked += assignment.market == "spot"
+        if assignment.market == "spot" and not self.plan.spot[(self._asked - 1) % len(self.plan.spot)]:
+            self.pending.append(assignment)
+        else:
+            self.workers.append(Worker(self, assignment))
+
+    def _machine_comes(self, assignment: Assignment) -> None:
+        self.pending.remove(assignment)
+        self.workers.append(Worker(self, assignment))
+
+    def _time_passes(self) -> None:
+        self.clock, self._news = self.clock + 12.0, True
+
+    def _take_back(self, trial: int, attempt: int) -> None:
+        """The driver waits for an attempt no longer, wherever it is, and the cluster runs it no more."""
+        for assignment in [one for one in self.pending if (one.trial, one.attempt) == (trial, attempt)]:
+            self.pending.remove(assignment)
+        for worker in [w for w in self.workers if (w.assignment.trial, w.assignment.attempt) == (trial, attempt)]:
+            worker.process.killed = True
+        self._tell(f"run-{trial}", trial, attempt, "preempted", "it was given up")
+
     def _ask(self) -> asyncio.Task[Instructions]:
         return self._loop.create_task(self._coordinator.instructions(0.0, self.plan.room(self._messages)))
 
     def _tell_lost(self, worker: Worker, cause: Cause, message: str) -> None:
-        args = (worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message)
+        self._tell(worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message)
+
+    def _tell(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> None:
+        args = (task_run, trial, attempt, cause, message)
         self._calls.append((args, self._loop.create_task(self._coordinator.lost(*args))))
         self._news = True
 
@@ -367,7 +407,7 @@ class Session:
         self._loop.set_default_executor(self._io)
         self.coordinating = Process(f"coordinator {self.driver}")
         try:
-            self._coordinator = Coordinator(View(self.world, self.coordinating), opening, self.driver)
+            self._coordinator = Coordinator(View(self.world, self.coordinating), opening, self.driver, monotonic=lambda: self.clock)
         except Gone:
             return  # killed again; the next step restarts it
         if self._poll is not None:

@@ -37,12 +37,12 @@ def test_a_search_makes_its_cluster_grow_and_leaves_nothing_of_it(desk: Desk, cl
 def test_a_machine_on_which_nothing_runs_is_given_back_while_the_search_goes_on(desk: Desk, cluster: RayCluster) -> None:
     start_head(cluster, idle_minutes=0.3, spot=2)  # more than the time between two looks at spare processes
     desk.environment |= cluster.environment
-    long = TRAIN.replace("time.sleep(SECONDS)", f"time.sleep(0.1 if Path('{desk.folder}/go').exists() or trial.number else 0.5)")
+    long = TRAIN.replace("time.sleep(SECONDS)", f"time.sleep(0.1 if Path('{desk.folder}/go').exists() or trial.number else 3)")
     file = desk.write("tail", train=long, trials=2, max_steps=200, concurrency=2, resources={"cpu": 2})
     process = desk.start("run", file)
     desk.await_events("tail", "ended", 1, process)
     await_(lambda: alive(cluster) == 2, "the head and the machine of the other trial")
-    assert process.poll() is None
+    assert sum(event["event"] == "ended" for event in desk.events("tail")) == 1
     (desk.folder / "go").touch()
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said

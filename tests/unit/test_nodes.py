@@ -65,8 +65,17 @@ def test_whoever_started_the_cluster_says_which_nodes_may_come(see: See, monkeyp
 
 def test_a_node_that_is_about_to_go_has_no_room(see: See) -> None:
     assert see().room(NEEDS) == Room(slots=0, widest=1)
-    assert see(a="spot", b=None).room(NEEDS) == Room(slots=4, widest=2)
+    assert see(a="spot", b=None).room(NEEDS) == Room(slots=4, widest=2, spot=2)
     nodes = see(a="spot", b=None, draining=("a",))
     assert nodes.room(NEEDS) == Room(slots=2, widest=2)
     nodes.drain("b", "told so")
     assert nodes.room(NEEDS) == Room(slots=0, widest=1)
+
+
+def test_who_asks_for_a_kind_of_machine_goes_there_or_waits(see: See) -> None:
+    nodes = see(a="spot", b="spot", c=None)
+    assert nodes.selector(NEEDS, avoid_spot=False, market="spot") == {"ray.io/market-type": "spot"}
+    assert nodes.selector(NEEDS, avoid_spot=False, market="on-demand") == {"ray.io/market-type": "!spot"}
+    avoiding = nodes.selector(NEEDS, avoid_spot=False, market="spot", avoid=["a", "c"])
+    assert avoiding == {"ray.io/market-type": "spot", "ray.io/node-id": "!in(a)"}
+    assert see().selector(NEEDS, avoid_spot=False, market="spot") == {"ray.io/market-type": "spot"}
