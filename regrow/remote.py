@@ -6,6 +6,7 @@ is lost, the cluster is brought up again and the same command goes on with the e
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
@@ -85,13 +86,14 @@ def offer(offers: list[Offer]) -> list[str]:
     return [*lines, f"  at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour"]
 
 
-def _room(offers: list[Offer]) -> dict[str, str]:
+def growth(cluster: Cluster) -> dict[str, str]:
     """What the driver is told of a cluster that grows: at least one trial fits on each machine that it may have."""
-    growing = [one for one in offers if one.role == "workers" and one.market is not None]
-    if not growing:
+    groups = cluster.groups()
+    if not groups:
         return {}
-    markets = dict.fromkeys(one.market for one in growing if one.market)
-    return {scaling.SLOTS: str(sum(one.most for one in growing)), scaling.MARKETS: ",".join(markets)}
+    markets = dict.fromkeys(one.market for one in groups)
+    found = {scaling.SLOTS: str(sum(one.most for one in groups)), scaling.MARKETS: ",".join(markets)}
+    return found if (market := cluster.market()) is None else {**found, scaling.MARKET: json.dumps(market)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +117,7 @@ class ClusterRun:
         if (job := self.jobs.running(order.spec.name)) is not None:
             self.say(f"{order.spec.name} runs there already")
             return job
-        state, room = order.places.root, _room(self.provider.plan())
+        state, room = order.places.root, growth(self.cluster)
         started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, room, state=state)
         return Job(id=started, experiment=order.spec.name, status="PENDING", state=order.places.root)
 

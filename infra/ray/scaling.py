@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 
+from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
@@ -11,6 +13,22 @@ SLOTS = "REGROW_SLOTS"
 """How many trials the cluster may have room for at most."""
 MARKETS = "REGROW_MARKETS"
 """Which kinds of machines it may have, by Ray's names: "spot,on-demand"."""
+
+
+MARKET = "REGROW_MARKET"
+"""Where a trial begins, and when it may go elsewhere: the key `market` of a specification that has none, as JSON."""
+
+
+def with_market(spec: Spec) -> Spec:
+    """The specification with the cluster's `market`, if it has none of its own. Raises UserError for a variable that is none."""
+    if spec.market is not None or not (text := os.environ.get(MARKET, "")):
+        return spec
+    try:
+        often = {"evictions": spec.retries.spot} if spec.retries.spot else {}
+        return Spec.parse({**spec.to_json(), "market": {**often, **json.loads(text)}})
+    except (ValueError, TypeError, SpecError) as error:
+        hint = "write it as the specification's key `market`, as JSON, or unset it"
+        raise UserError(f"{MARKET}={text!r}: {error}; {hint}") from None
 
 
 def most(spec: Spec) -> int | None:

@@ -41,10 +41,11 @@ def run(
         run_on(file, on, name=name, trials=trials, state=state, quiet=quiet, as_json=as_json, yes=yes, keep=keep)
     if yes or keep:
         raise UserError("--yes and --keep go with --on CLUSTER")
+    from regrow.infra.ray.scaling import with_market
     from regrow.infra.state.spec_file import read_spec
     from regrow.infra.state.yaml_file import located
 
-    spec = read_spec(file)
+    spec = with_market(read_spec(file))
     try:
         if name is not None:
             spec = type(spec).parse({**spec.to_json(), "name": name})

@@ -23,8 +23,9 @@ from regrow.infra.clusters.node import Node, main
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.clusters.provider import Offer
 from regrow.infra.clusters.ssh import SshEngine
+from regrow.infra.ray.scaling import with_market
 from regrow.infra.state.places import Places
-from regrow.remote import Order, check_state, offer
+from regrow.remote import Order, check_state, growth, offer
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
@@ -229,3 +230,22 @@ def test_a_head_whose_dashboard_is_away_has_work_as_long_as_an_experiments_proce
         assert jobs.any()
         process.communicate(b"\n")
     assert not jobs.any()
+
+
+def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_trials_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = growth(Cluster.parse(AWS))
+    assert told["REGROW_SLOTS"] == "38"
+    assert told["REGROW_MARKETS"] == "spot,on-demand"
+    assert growth(Cluster.parse(SSH)) == {}
+    at_once = changed(AWS, workers=[{"type": "a", "market": "spot", "most": 1}, {"type": "a", "most": 1}])
+    assert "REGROW_MARKET" not in growth(Cluster.parse(at_once))
+    data = {"name": "a", "trainable": "work.py:train", "space": {"x": {"uniform": [0, 1]}}, "metric": "m", "mode": "min", "trials": 1}
+    plain, own = Spec.parse(data), Spec.parse({**data, "market": "on-demand"})
+    assert with_market(plain) == plain
+    monkeypatch.setenv("REGROW_MARKET", told["REGROW_MARKET"])
+    assert with_market(plain).to_json()["market"] == {"first": "spot", "after": 600.0, "evictions": 3}
+    assert with_market(own) == own
+    for wrong in ("spot", "[]", '{"first": "moon"}'):
+        monkeypatch.setenv("REGROW_MARKET", wrong)
+        with pytest.raises(UserError, match=r"REGROW_MARKET=.*write it as the specification's key"):
+            with_market(plain)
