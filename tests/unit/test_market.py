@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from regrow.infra.coordinator.room import Room
+from regrow.live.board import Board
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row, Started, Waited
 from regrow.search.spec import Spec
@@ -56,6 +57,10 @@ def test_an_attempt_that_waited_too_long_for_a_spot_machine_asks_for_another_at_
     assert [(e.seconds > 600, e.attempt) for e in office.events if isinstance(e, Waited)] == [(True, 1)]
     trial = history.trials[0]
     assert (trial.evictions, trial.ended_by["preempted"], history.lost_steps) == (0, 0, 0)
+    board = Board()
+    lines = [line for event in office.events for line in board.apply(event)]
+    assert lines == ["trial 0 asks for an on-demand machine: it waited 10 min for a spot machine"]
+    assert board.incidents.count == 0
 
 
 def test_a_machine_that_comes_in_time_is_used(make: Make) -> None:
@@ -158,14 +163,17 @@ def test_who_waits_for_a_machine_does_not_hold_an_ending_up() -> None:
 
 
 def test_one_that_waits_for_spot_is_no_suspect_where_only_other_machines_are_free(make: Make) -> None:
-    office = make(lease=10)
+    office = make(lease=10, slots=2)
     asked(office)
+    begin(office, 1)
     office.wait(office.coordinator.node_lost("n9"))
-    for office.monotonic in (11.0, 22.0, 33.0):
-        room = Room(slots=4, widest=1, spot=0)
+    for office.monotonic, spot in ((11.0, 0), (22.0, 1), (33.0, 1)):  # trial 1 has the one
+        office.report(Progress(trial=1, attempt=1))
+        room = Room(slots=4 + spot, widest=1, spot=spot)
         assert office.wait(office.coordinator.instructions(0.0, room)).forget == ()
     office.monotonic = 44.0
-    assert office.wait(office.coordinator.instructions(0.0, Room(slots=5, widest=1, spot=1))).forget == ((0, 1),)
+    office.report(Progress(trial=1, attempt=1))
+    assert office.wait(office.coordinator.instructions(0.0, Room(slots=6, widest=1, spot=2))).forget == ((0, 1),)
 
 
 @pytest.mark.parametrize(
