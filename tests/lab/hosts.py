@@ -251,9 +251,11 @@ class Hosts:
 
     def _connect(self, host: Host) -> None:
         link, ours = f"v{host.number}", ["-n", host.namespace]
+        hardware = f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"  # the same after a reboot, as others remember it
         _ip("netns", "add", host.namespace)
         _ip(*ours, "link", "set", "lo", "up")
         _ip("-n", self._switch, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+        _ip(*ours, "link", "set", "eth0", "address", hardware)
         _ip("-n", self._switch, "link", "set", link, "master", "switch", "up")
         _ip(*ours, "address", "add", f"{host.address}/{ipaddress.ip_network(self.network).prefixlen}", "dev", "eth0")
         _ip(*ours, "link", "set", "eth0", "up")
@@ -279,7 +281,7 @@ class Hosts:
         """What all hosts see although it is where they have folders of their own."""
         paths = [Path(sys.base_prefix), Path(sys.prefix), *(Path(path) for path in sys.path if path), self.shared, *self.visible]
         there = sorted({path.resolve() for path in paths if path.resolve().exists()})
-        hidden = [path for path in there if any(path.is_relative_to(own) for own in _OWN)]
+        hidden = [path for path in there if any(path != own and path.is_relative_to(own) for own in _OWN)]
         return [path for path in hidden if not any(path != other and path.is_relative_to(other) for other in hidden)]
 
     def _bind(self, host: Host, path: Path) -> str:
