@@ -105,6 +105,7 @@ class Hosts:
     network: str = NETWORK
     visible: Sequence[Path] = ()
     all: list[Host] = field(default_factory=list)
+    _begun: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _mark: str = field(default_factory=lambda: f"rl{secrets.token_hex(2)}")
 
     def __post_init__(self) -> None:
@@ -193,10 +194,12 @@ class Hosts:
     ) -> subprocess.Popen[bytes]:
         """Starts a command on a host, which writes to the file `said`."""
         with said.open("ab") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(host, *words), env=self.environment(environment), stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 start_new_session=True,
             )
+        self._begun.append(process)
+        return process
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Of a command on a host: nothing of this process but its path, and `more`."""
@@ -249,6 +252,8 @@ class Hosts:
         """All hosts are gone, and the switch with them. What was on their disks stays below `folder`."""
         for host in self.all:
             self.kill(host)
+        for process in self._begun:
+            process.wait(20)
         _ip("netns", "del", self._switch, check=False)
 
     def _connect(self, host: Host) -> None:

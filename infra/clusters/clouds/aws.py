@@ -108,11 +108,14 @@ def _machine(cluster: Aws, account: Account | None, instance: str, disk: int, zo
         tags |= {USER_TAG: account.user, EXPIRY_TAG: account.expires}
         found["SubnetIds"] = subnets(account, zones)
         found["SecurityGroupIds"] = [account.security_group]
-    by_kind = {"instance": tags, "volume": {CLUSTER_TAG: cluster.name, **tags}}  # Ray tags the instances itself
-    found["TagSpecifications"] = [
-        {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in one.items()]} for kind, one in by_kind.items()
-    ]
+    volume = {CLUSTER_TAG: cluster.name, **tags}  # Ray tags the instances itself
+    found["TagSpecifications"] = [tagged("instance", tags), tagged("volume", volume)]
     return found
+
+
+def tagged(kind: str, tags: dict[str, str]) -> Json:
+    """A thing of this kind is to have these tags."""
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
 
 def subnets(account: Account, zones: tuple[str, ...]) -> list[str]:

@@ -238,8 +238,7 @@ class AwsAccount:
         return [f"disk {one['VolumeId']}" for page in pages for one in page["Volumes"]]
 
     def _tagged(self, kind: str) -> list[dict[str, Any]]:
-        tags = {CLUSTER_TAG: self._cluster.name, USER_TAG: getpass.getuser()}
-        return [{"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+        return [aws.tagged(kind, {CLUSTER_TAG: self._cluster.name, USER_TAG: getpass.getuser()})]
 
 
 def _client(service: str, region: str) -> Any:
