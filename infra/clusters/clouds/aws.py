@@ -70,8 +70,8 @@ def site(cluster: Aws, prices: Prices, key: str, account: Account | None) -> Sit
     head = machine(cluster.head.type, cluster.head.disk, cluster.zones, "head.type")
     head["IamInstanceProfile"] = {"Name": cluster.role or called(cluster.name)}
 
-    def worker(group: Workers) -> Json:
-        found = machine(group.type, group.disk, group.zones, f"workers.{cluster.workers.index(group)}.type")
+    def worker(group: Workers, path: str) -> Json:
+        found = machine(group.type, group.disk, group.zones, path)
         if cluster.role is not None:
             found["IamInstanceProfile"] = {"Name": cluster.role}
         if group.market == "spot":
@@ -87,7 +87,7 @@ def site(cluster: Aws, prices: Prices, key: str, account: Account | None) -> Sit
         provider["availability_zone"] = ",".join(cluster.zones)
     return Site(
         provider=provider, auth={"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key},
-        node_types=groups.node_types(cluster, prices, head, worker, lambda _: {}),  # Ray asks EC2 what a type has
+        node_types=groups.node_types(cluster, prices, head, worker, lambda *_: {}),  # Ray asks EC2 what a type has
         most=groups.most(cluster), then=OFF,
     )
 

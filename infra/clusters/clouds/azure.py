@@ -42,8 +42,8 @@ def site(cluster: Azure, prices: Prices, key: str) -> Site:
             "tags": {"regrow-cluster": cluster.name},
         }
 
-    def worker(group: Workers) -> Json:
-        found = machine(group.type, group.disk, f"workers.{cluster.workers.index(group)}.type")
+    def worker(group: Workers, path: str) -> Json:
+        found = machine(group.type, group.disk, path)
         parameters = found["azure_arm_parameters"]
         if group.market == "spot":
             # At most the price of the same machine on demand.
@@ -61,7 +61,7 @@ def site(cluster: Azure, prices: Prices, key: str) -> Site:
     if cluster.zones:
         provider["availability_zone"] = ",".join(cluster.zones)
     head = machine(cluster.head.type, cluster.head.disk, "head.type")
-    types = groups.node_types(cluster, prices, head, worker, lambda one: resources(one, "workers"))
+    types = groups.node_types(cluster, prices, head, worker, resources)
     auth = {"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key, "ssh_public_key": f"{key}.pub"}
     return Site(provider=provider, auth=auth, node_types=types, most=groups.most(cluster), then=OFF)
 

@@ -53,8 +53,7 @@ def site(cluster: Gcp, prices: Prices, key: str, public_key: str) -> Site:
     head = machine(cluster.head.type, cluster.head.disk, "head.type")
     head["serviceAccounts"] = [{"email": _HEAD_ACCOUNT.format(cluster.project), "scopes": _SCOPES}]
 
-    def worker(group: Workers) -> Json:
-        path = f"workers.{cluster.workers.index(group)}.type"
+    def worker(group: Workers, path: str) -> Json:
         found = machine(group.type, group.disk, path)
         if group.market == "spot":
             found["scheduling"] = {
@@ -65,7 +64,7 @@ def site(cluster: Gcp, prices: Prices, key: str, public_key: str) -> Site:
             found["scheduling"] = {"automaticRestart": False, "onHostMaintenance": "TERMINATE"}  # GPUs cannot be moved
         return found
 
-    types = groups.node_types(cluster, prices, head, worker, lambda one: resources(one, "workers"))
+    types = groups.node_types(cluster, prices, head, worker, resources)
     return Site(
         provider={
             "type": "gcp", "region": cluster.region, "availability_zone": zone, "project_id": cluster.project,

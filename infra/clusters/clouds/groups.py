@@ -26,11 +26,12 @@ def name(place: int, group: Workers) -> str:
 
 
 def node_types(
-    cluster: OnVms, prices: Prices, head: Json, worker: Callable[[Workers], Json], resources: Callable[[str], Json],
+    cluster: OnVms, prices: Prices, head: Json, worker: Callable[[Workers, str], Json], resources: Callable[[str, str], Json],
 ) -> Json:
     """All types of nodes: the head, which takes no trials, and the groups, of which an earlier one is preferred.
 
-    `head` and `worker` are what the cloud is told; `resources` what Ray cannot find out about a type.
+    `head` and `worker` are what the cloud is told; `resources` what Ray cannot find out about a type. Both are also given the
+    key at which the type stands, for people to find.
     """
     place_of_head = prices.of(cluster.head.type, cluster.region, "on-demand")
     found: Json = {
@@ -40,10 +41,11 @@ def node_types(
         }
     }
     for place, group in enumerate(cluster.workers):
-        price = prices.of(group.type, cluster.region, group.market)
+        price, key = prices.of(group.type, cluster.region, group.market), f"workers.{place}.type"
         found[name(place, group)] = {
             "min_workers": group.least, "max_workers": group.most, "priority": len(cluster.workers) - place,
-            "resources": resources(group.type), "labels": labels(group.type, group.market, price), "node_config": worker(group),
+            "resources": resources(group.type, key), "labels": labels(group.type, group.market, price),
+            "node_config": worker(group, key),
         }
     return found
 
