@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,16 @@ class Away(Field):
         words = (sys.executable, "-m", "regrow.infra.clusters.node", "lab", "exec", sys.executable, str(script), market)
         return self.hosts.begin(head, *words, said=said)
 
+    def events(self, name: str, kind: str) -> list[dict[str, Any]]:
+        """Those of a kind, also while segments of the log are merged."""
+        while True:
+            with suppress(FileNotFoundError):
+                return super().events(name, kind)
+
+    def places(self, name: str) -> dict[tuple[int, int], str]:
+        """The machine of each attempt that has begun."""
+        return {(one["trial"], one["attempt"]): one["node"] for one in self.events(name, "began")}
+
     def ended(self, name: str, outcome: str) -> list[dict[str, Any]]:
         return [one for one in self.events(name, "ended") if one["outcome"] == outcome]
 
@@ -133,7 +144,7 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     away.typed("cluster", "up", "cluster.yaml", "--yes")
     assert (cloud.running("spot"), len(cloud.running())) == ([], 1)
     away.typed("cluster", "submit", "cluster.yaml", "sweep.yaml")
-    await_(lambda: len({one["node"] for one in away.events("sweep", "began")}) == 2, "trials on two machines", seconds=240)
+    await_(lambda: len(set(away.places("sweep").values())) == 2, "trials on two machines", seconds=240)
     check_safe(cloud)
     assert len(cloud.running("spot")) == 2
     assert "is up; what is missing" in away.typed("cluster", "up", "cluster.yaml", "--yes")
@@ -143,7 +154,7 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     cloud.notify(first)
     await_(lambda: away.ended("sweep", "preempted"), "a trial that leaves in time", seconds=60)
     cloud.take(first)
-    await_(lambda: len(away.events("sweep", "began")) == 3, "the trial on another machine", seconds=240)
+    await_(lambda: len(away.places("sweep")) == 3, "the trial on another machine", seconds=240)
     assert away.show("sweep")["wasted_steps"] == 0
 
     cloud.take(second)

@@ -88,7 +88,7 @@ def site(cluster: Aws, prices: Prices, key: str, account: Account | None) -> Sit
     return Site(
         provider=provider, auth={"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key},
         node_types=groups.node_types(cluster, prices, head, worker, lambda *_: {}),  # Ray asks EC2 what a type has
-        most=groups.most(cluster), then=OFF,
+        most=groups.most(cluster), then=OFF, initialization=groups.initialization(cluster),
     )
 
 

@@ -63,7 +63,10 @@ def site(cluster: Azure, prices: Prices, key: str) -> Site:
     head = machine(cluster.head.type, cluster.head.disk, "head.type")
     types = groups.node_types(cluster, prices, head, worker, resources)
     auth = {"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key, "ssh_public_key": f"{key}.pub"}
-    return Site(provider=provider, auth=auth, node_types=types, most=groups.most(cluster), then=OFF)
+    return Site(
+        provider=provider, auth=auth, node_types=types, most=groups.most(cluster), then=OFF,
+        initialization=groups.initialization(cluster),
+    )
 
 
 def image(instance: str, path: str) -> Json:

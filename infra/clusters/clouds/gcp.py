@@ -71,7 +71,7 @@ def site(cluster: Gcp, prices: Prices, key: str, public_key: str) -> Site:
             "cache_stopped_nodes": False,
         },
         auth={"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key}, node_types=types,
-        most=groups.most(cluster), then=OFF,
+        most=groups.most(cluster), then=OFF, initialization=groups.initialization(cluster),
     )
 
 

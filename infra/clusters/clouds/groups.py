@@ -73,3 +73,13 @@ def offers(cluster: OnVms, prices: Prices) -> list[Offer]:
 def most(cluster: OnVms) -> int:
     """How many workers there may be at a time."""
     return sum(group.most for group in cluster.workers)
+
+
+def initialization(cluster: OnVms) -> tuple[str, ...]:
+    """What a machine with a default image runs first: it has no pip, by which it gets what makes its environment."""
+    if cluster.image is not None or cluster.python is not None:
+        return ()
+    install = "sudo apt-get update -qq && sudo DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-pip"
+    return (  # the machine's own first start may hold the packages' lock
+        f"cloud-init status --wait >/dev/null || true; command -v pip3 >/dev/null || {{ {install}; }}",
+    )
