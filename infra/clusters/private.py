@@ -13,7 +13,7 @@ from regrow.tasks.errors import UserError
 
 def validate(file: dict[str, Any]) -> None:
     """Looks through a launcher file as `ray up` does before it asks the cloud for anything. Raises SpecError."""
-    from jsonschema import ValidationError
+    from jsonschema import ValidationError  # type: ignore[import-untyped]  # its stubs are a package apart
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     logging.getLogger("ray").setLevel(logging.ERROR)

@@ -73,6 +73,10 @@ class _VmEngine(ABC):
         """See Provider."""
         return self._head().run(self._launcher().node(f"exec {shlex.join(words)}"), stdin=stdin)
 
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
+        """See Provider."""
+        return self._head().hold(self._launcher().node(f"exec {shlex.join(words)}"))
+
     def tunnel(self, port: int) -> AbstractContextManager[int]:
         """See Provider."""
         return self._head().tunnel(port)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from regrow.infra.state.places import Places
+from regrow.search.history.records import Attempt
 from tests.lab import cloud as lab
 from tests.lab.cloud import Cloud
 from tests.system.hosts import await_
@@ -31,15 +32,7 @@ def train(trial):
         time.sleep(0.5)
         trial.report({"loss": trial.config["x"] + 1 / step}, checkpoint=lambda folder: (folder / "x").write_text("x"))
 """
-DEMAND = """
-import sys, time
-import ray
-ray.init(address="auto", logging_level="ERROR")
-@ray.remote(num_cpus=1, label_selector={"ray.io/market-type": sys.argv[1]})
-def place():
-    return ray.get_runtime_context().get_node_labels()
-print(ray.get(place.remote()), flush=True)
-"""
+PRICES = "InstanceType,Region,Price,SpotPrice\nm5.large,us-west-2,0.096,0.03\nm5.xlarge,us-west-2,0.192,0.06\n"
 KEYS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -55,17 +48,16 @@ class Away(Field):
         project.mkdir(exist_ok=True)
         description = {
             "name": "lab", "on": "aws", "region": lab.REGION, "private": True, "user": "root", "image": "ami-12c6146b",
-            "zones": ["us-west-2b", "us-west-2a"], "head": {"type": "m5.large"}, "idle": "60s",
-            "workers": [
-                {"type": "m5.large", "market": "spot", "most": 2}, {"type": "m5.xlarge", "market": "on-demand", "most": 1, "after": "5s"},
-            ],
+            "zones": ["us-west-2b", "us-west-2a"], "head": {"type": "m5.large"}, "idle": "60s", "prices": "prices.csv",
+            "workers": [{"type": "m5.large", "market": "spot", "most": 2}],
             "python": sys.executable, "shared": [str(self.hosts.shared)],
             "env": {"REGROW_CLOUD": "aws", **{name: f"${name}" for name in KEYS}}, **changed,
         }
+        (project / "prices.csv").write_text(PRICES)
         (project / "cluster.yaml").write_text(yaml.safe_dump(description))
 
     def search(self, name: str, *, trials: int, steps: int) -> None:
-        """Writes an experiment whose trials take a spot machine each."""
+        """Writes an experiment whose trials take a machine each."""
         project = self.laptop.home / "project"
         (project / "work.py").write_text(TRAIN)
         spec = {
@@ -81,26 +73,13 @@ class Away(Field):
         done = self.hosts.run(self.laptop, "bash", "-c", line, "-", *REGROW, *words, environment=self.cloud.environment, seconds=500)
         return done.stdout + done.stderr
 
-    def demand(self, market: str, said: Path) -> Any:
-        """Starts a program on the head that needs a machine of this market."""
-        script = self.hosts.shared / "demand.py"
-        script.write_text(DEMAND)
-        (head,) = [self.cloud.machines[one] for one in self.cloud.running("on-demand")[:1]]
-        words = (sys.executable, "-m", "regrow.infra.clusters.node", "lab", "exec", sys.executable, str(script), market)
-        return self.hosts.begin(head, *words, said=said)
+    def attempts(self, name: str) -> list[Attempt]:
+        """All that have begun."""
+        trials = self.history(name).trials if name in Places.at(self.state).experiments() else []
+        return [attempt for trial in trials for attempt in trial.attempts if attempt.node is not None]
 
-    def events(self, name: str, kind: str) -> list[dict[str, Any]]:
-        """Those of a kind, also while segments of the log are merged."""
-        while True:
-            with suppress(FileNotFoundError):
-                return super().events(name, kind)
-
-    def places(self, name: str) -> dict[tuple[int, int], str]:
-        """The machine of each attempt that has begun."""
-        return {(one["trial"], one["attempt"]): one["node"] for one in self.events(name, "began")}
-
-    def ended(self, name: str, outcome: str) -> list[dict[str, Any]]:
-        return [one for one in self.events(name, "ended") if one["outcome"] == outcome]
+    def ended(self, name: str, outcome: str) -> list[Attempt]:
+        return [attempt for attempt in self.attempts(name) if attempt.outcome == outcome]
 
 
 @pytest.fixture
@@ -144,7 +123,8 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     away.typed("cluster", "up", "cluster.yaml", "--yes")
     assert (cloud.running("spot"), len(cloud.running())) == ([], 1)
     away.typed("cluster", "submit", "cluster.yaml", "sweep.yaml")
-    await_(lambda: len(set(away.places("sweep").values())) == 2, "trials on two machines", seconds=240)
+    await_(lambda: len({one.node for one in away.attempts("sweep")}) == 2, "trials on two machines", seconds=300)
+    assert {(one.market, one.node_price, one.node_type) for one in away.attempts("sweep")} == {("spot", 0.03, "m5.large")}
     check_safe(cloud)
     assert len(cloud.running("spot")) == 2
     assert "is up; what is missing" in away.typed("cluster", "up", "cluster.yaml", "--yes")
@@ -154,12 +134,12 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     cloud.notify(first)
     await_(lambda: away.ended("sweep", "preempted"), "a trial that leaves in time", seconds=60)
     cloud.take(first)
-    await_(lambda: len(away.places("sweep")) == 3, "the trial on another machine", seconds=240)
+    await_(lambda: len(away.attempts("sweep")) == 3, "the trial on another machine", seconds=300)
     assert away.show("sweep")["wasted_steps"] == 0
 
     cloud.take(second)
     await_(lambda: away.ended("sweep", "lost"), "loss of an attempt", seconds=120)
-    await_(lambda: away.events("sweep", "closed"), "end of the experiment", seconds=400)
+    await_(lambda: away.history("sweep").closed, "end of the experiment", seconds=400)
     assert away.show("sweep")["wasted_steps"] <= 1
     away.whole("sweep", 2, 120)
 
@@ -168,19 +148,19 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     check_nothing_left(cloud)
 
 
-def test_where_no_spot_machine_can_be_had_one_on_demand_is_started_for_who_may_have_it(away: Away) -> None:
-    cloud, refused, granted = away.cloud, away.folder / "refused", away.folder / "granted"
-    away.describe()
+def test_where_no_spot_machine_can_be_had_trials_go_on_demand_after_a_while(away: Away) -> None:
+    cloud = away.cloud
+    away.describe(workers=[
+        {"type": "m5.large", "market": "spot", "most": 2}, {"type": "m5.large", "market": "on-demand", "most": 1, "after": "15s"},
+    ])
+    away.search("refused", trials=1, steps=10)
     cloud.spot(there=False)
     away.typed("cluster", "up", "cluster.yaml", "--yes")
-    waits = away.demand("spot", refused)
-    await_(lambda: cloud.asked().count("spot refused") >= 2, "refusals", seconds=120)
-    done = away.demand("!spot", granted)
-    await_(lambda: done.poll() is not None, "a task on demand", seconds=240)
-    assert "m5.xlarge" in granted.read_text()
-    assert waits.poll() is None
-    cloud.spot(there=True)
-    await_(lambda: waits.poll() is not None, "a task on spot", seconds=240)
-    assert "'ray.io/market-type': 'spot'" in refused.read_text()
+    away.typed("cluster", "submit", "cluster.yaml", "refused.yaml")
+    await_(lambda: "spot refused" in cloud.asked(), "a refusal", seconds=120)
+    await_(lambda: away.attempts("refused"), "a trial on another machine", seconds=240)
+    assert [(one.market, one.node_price) for one in away.attempts("refused")] == [("on-demand", 0.096)]
+    await_(lambda: away.history("refused").closed, "end of the experiment", seconds=120)
+    away.whole("refused", 1, 10)
     assert "ending" in away.typed("cluster", "down", "cluster.yaml")
     check_nothing_left(cloud)
