@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from regrow.infra.clusters.description import Cluster, Ssh
+from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Ssh
 from regrow.infra.clusters.provider import Provider
 from regrow.infra.clusters.ssh import SshEngine
+from regrow.infra.clusters.vms import AwsEngine, RayEngine
 from regrow.tasks.errors import UserError
 
 
@@ -13,4 +14,8 @@ def engine(cluster: Cluster) -> Provider:
     match cluster:
         case Ssh():
             return SshEngine(cluster)
+        case Aws():
+            return AwsEngine(cluster)
+        case Gcp() | Azure():
+            return RayEngine(cluster)
     raise UserError(f"on: {cluster.on}: clusters there cannot be brought up yet")

@@ -25,6 +25,8 @@ from pathlib import Path
 from tests.system import hosts as networks
 
 NETWORK = "10.99.7.0/24"
+OFF = ".off"
+"""A file at home that the command `shutdown` of a host leaves: who plays the machine's part is to turn it off."""
 _HOME = Path("/root")
 _OWN = (_HOME, Path("/tmp"))
 """What each host has a folder of its own for."""
@@ -103,6 +105,7 @@ class Hosts:
     network: str = NETWORK
     visible: Sequence[Path] = ()
     all: list[Host] = field(default_factory=list)
+    _begun: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _mark: str = field(default_factory=lambda: f"rl{secrets.token_hex(2)}")
 
     def __post_init__(self) -> None:
@@ -140,8 +143,8 @@ class Hosts:
         network = ipaddress.ip_network(self.network)
         return [self.add(str(network[len(self.all) + 1])) for _ in range(count)]
 
-    def add(self, address: str) -> Host:
-        """One more host, at this address of the network, that answers to SSH."""
+    def add(self, address: str, *, lets_in: str | None = None) -> Host:
+        """One more host, at this address of the network, that answers to SSH. `lets_in`: a public key in place of the lab's."""
         number = len(self.all)
         host = Host(
             number=number, name=f"node{number}", address=address, namespace=f"{self._mark}-{number}",
@@ -150,7 +153,7 @@ class Hosts:
         self.all.append(host)
         with self._hosts_file.open("a") as file:
             file.write(f"{address} {host.name}\n")
-        self._furnish(host)
+        self._furnish(host, lets_in)
         self.boot(host)
         return host
 
@@ -191,14 +194,16 @@ class Hosts:
     ) -> subprocess.Popen[bytes]:
         """Starts a command on a host, which writes to the file `said`."""
         with said.open("ab") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(host, *words), env=self.environment(environment), stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 start_new_session=True,
             )
+        self._begun.append(process)
+        return process
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Of a command on a host: nothing of this process but its path, and `more`."""
-        path = f"{Path(sys.prefix) / 'bin'}:{os.environ.get('PATH', os.defpath)}"
+        path = f"{Path(sys.prefix) / 'bin'}:{_HOME}/bin:{os.environ.get('PATH', os.defpath)}"
         return {"HOME": str(_HOME), "USER": "root", "PATH": path, "LANG": "C.UTF-8", **(more or {})}
 
     def processes(self, host: Host) -> list[str]:
@@ -247,31 +252,39 @@ class Hosts:
         """All hosts are gone, and the switch with them. What was on their disks stays below `folder`."""
         for host in self.all:
             self.kill(host)
+        for process in self._begun:
+            process.wait(20)
         _ip("netns", "del", self._switch, check=False)
 
     def _connect(self, host: Host) -> None:
         link, ours = f"v{host.number}", ["-n", host.namespace]
+        hardware = f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"  # the same after a reboot, as others remember it
         _ip("netns", "add", host.namespace)
         _ip(*ours, "link", "set", "lo", "up")
         _ip("-n", self._switch, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+        _ip(*ours, "link", "set", "eth0", "address", hardware)
         _ip("-n", self._switch, "link", "set", link, "master", "switch", "up")
         _ip(*ours, "address", "add", f"{host.address}/{ipaddress.ip_network(self.network).prefixlen}", "dev", "eth0")
         _ip(*ours, "link", "set", "eth0", "up")
         _ip(*ours, "route", "add", "default", "dev", "eth0")  # without one Ray takes 127.0.0.1 for the host's address
 
-    def _furnish(self, host: Host) -> None:
+    def _furnish(self, host: Host, lets_in: str | None) -> None:
         ssh = host.home / ".ssh"
         ssh.mkdir(parents=True, mode=0o700)
         host.temporary.mkdir()
         host.temporary.chmod(0o1777)
         public = (self.folder / "id_ed25519.pub").read_text()
-        (ssh / "authorized_keys").write_text(public)
+        (ssh / "authorized_keys").write_text(public if lets_in is None else lets_in)
         if host.number == 0:
             shutil.copy(self.key, ssh / "id_ed25519")
             (ssh / "id_ed25519.pub").write_text(public)
         shutil.copy(self.folder / "host_key", host.home / ".host_key")
         config = _SSHD.format(address=host.address, key=_HOME / ".host_key")
         (host.home / ".sshd_config").write_text(config)
+        off = host.home / "bin" / "shutdown"
+        off.parent.mkdir()
+        off.write_text(f"#!/bin/sh\ntouch {_HOME}/{OFF}\n")
+        off.chmod(0o755)
         for name in (".bashrc", ".profile"):
             (host.home / name).write_text(f"export PATH={self.environment()['PATH']}\n")
 
@@ -279,7 +292,7 @@ class Hosts:
         """What all hosts see although it is where they have folders of their own."""
         paths = [Path(sys.base_prefix), Path(sys.prefix), *(Path(path) for path in sys.path if path), self.shared, *self.visible]
         there = sorted({path.resolve() for path in paths if path.resolve().exists()})
-        hidden = [path for path in there if any(path.is_relative_to(own) for own in _OWN)]
+        hidden = [path for path in there if any(path != own and path.is_relative_to(own) for own in _OWN)]
         return [path for path in hidden if not any(path != other and path.is_relative_to(other) for other in hidden)]
 
     def _bind(self, host: Host, path: Path) -> str:
