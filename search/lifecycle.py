@@ -90,7 +90,6 @@ class AttemptState(StrEnum):
 class AttemptMove(StrEnum):
     """What happens to an attempt."""
 
-    WAIT = "wait"
     BEGIN = "begin"
     REPORT = "report"
     SAVE = "save"
@@ -100,7 +99,6 @@ class AttemptMove(StrEnum):
 
 
 ATTEMPT_TABLE: Mapping[tuple[AttemptState, AttemptMove], AttemptState] = {
-    (AttemptState.SUBMITTED, AttemptMove.WAIT): AttemptState.SUBMITTED,
     (AttemptState.SUBMITTED, AttemptMove.BEGIN): AttemptState.RUNNING,
     (AttemptState.SUBMITTED, AttemptMove.END): AttemptState.ENDED,
     (AttemptState.RUNNING, AttemptMove.REPORT): AttemptState.RUNNING,

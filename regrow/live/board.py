@@ -156,6 +156,8 @@ class Board:
                 return self._opened(event, silent)
             case Capacity():
                 return [words.capacity(event.slots)]
+            case Started() if event.market and event.attempt > 1 and history.trials[event.trial].attempts[-2].withdrawn:
+                return [words.moved(history.trials[event.trial])]
             case Began():
                 self.began = True
                 self.nodes.add(event.node)

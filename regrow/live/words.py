@@ -8,6 +8,7 @@ from regrow.live.text import duration, ends, number
 from regrow.search.durations import in_words
 from regrow.search.events import Ended
 from regrow.search.history import History, TrialRecord
+from regrow.search.planning.market import kind
 from regrow.tasks.traces import one_line
 
 START_SECONDS = 30.0
@@ -82,9 +83,15 @@ def heard(span: float, usual: float) -> str:
     return f"silent {in_words(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
 
 
-def start(span: float) -> str:
-    """How long an attempt has been waiting to begin; 'waits 4 min' once that is more than a start takes."""
-    return f"waits {in_words(round(span))}" if span >= START_SECONDS else "starts"
+def start(span: float, market: str = "") -> str:
+    """How long an attempt has been waiting to begin; 'waits 4 min for spot' once that is more than a start takes."""
+    return f"waits {in_words(round(span))}{f' for {market}' if market else ''}" if span >= START_SECONDS else "starts"
+
+
+def moved(trial: TrialRecord) -> str:
+    """An attempt waited for a machine in vain, and its trial asks for another kind."""
+    last, before = trial.attempts[-1], trial.attempts[-2]
+    return f"trial {trial.number} asks for {kind(last.market)}: {one_line(before.message)}"
 
 
 def ago(span: float) -> str:

@@ -133,7 +133,7 @@ class History(View):
         self.occupied += event.width
 
     def _waited(self, event: Waited) -> None:
-        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.WAIT)
+        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)  # only who has not begun may wait
         attempt.waited = self.waiting[trial.number] = event.seconds
 
     def _began(self, event: Began) -> None:

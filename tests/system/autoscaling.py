@@ -19,6 +19,7 @@ HEAD = "f" * 51 + "00000"
 """The head's id, by which Ray's fake provider knows it."""
 ROOT = Path(__file__).parents[2]
 MARKET = "ray.io/market-type"
+PRICES = {"spot": "0.5", "on-demand": "2"}
 TOLD = "launches.jsonl"
 
 
@@ -47,7 +48,7 @@ def start_head(cluster: RayCluster, *, idle_minutes: float, **most: int) -> None
         name = market.replace("_", "-")
         types[name] = {
             "min_workers": 0, "max_workers": count, "resources": {"CPU": 2, "object_store_memory": 80_000_000},
-            "labels": {MARKET: name}, "node_config": {}, "priority": 10 if name == "spot" else 0,
+            "labels": {MARKET: name, "regrow.io/price": PRICES[name], "regrow.io/instance-type": f"two-{name}"}, "node_config": {}, "priority": 10 if name == "spot" else 0,
         }
     file = cluster.temporary / "autoscaling.json"
 

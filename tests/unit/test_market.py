@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from regrow.infra.coordinator.room import Room
+from regrow.live.board import Board
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row, Started, Waited
 from regrow.search.spec import Spec
@@ -56,6 +57,10 @@ def test_an_attempt_that_waited_too_long_for_a_spot_machine_asks_for_another_at_
     assert [(e.seconds > 600, e.attempt) for e in office.events if isinstance(e, Waited)] == [(True, 1)]
     trial = history.trials[0]
     assert (trial.evictions, trial.ended_by["preempted"], history.lost_steps) == (0, 0, 0)
+    board = Board()
+    lines = [line for event in office.events for line in board.apply(event)]
+    assert lines == ["trial 0 asks for an on-demand machine: it waited 10 min for a spot machine"]
+    assert board.incidents.count == 0
 
 
 def test_a_machine_that_comes_in_time_is_used(make: Make) -> None:
