@@ -118,8 +118,8 @@ def check_safe(cloud: Cloud) -> None:
 
 def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_notice_and_go(away: Away) -> None:
     cloud = away.cloud
-    away.describe()
-    away.search("sweep", trials=2, steps=120)
+    away.describe(workers=[{"type": "m5.large", "market": "spot", "most": 3}])
+    away.search("sweep", trials=2, steps=240)
     away.typed("cluster", "up", "cluster.yaml", "--yes")
     assert (cloud.running("spot"), len(cloud.running())) == ([], 1)
     away.typed("cluster", "submit", "cluster.yaml", "sweep.yaml")
@@ -133,15 +133,15 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     first, second = cloud.running("spot")
     cloud.notify(first)
     await_(lambda: away.ended("sweep", "preempted"), "a trial that leaves in time", seconds=60)
-    cloud.take(first)
     await_(lambda: len(away.attempts("sweep")) == 3, "the trial on another machine", seconds=300)
+    cloud.take(first)
     assert away.show("sweep")["wasted_steps"] == 0
 
     cloud.take(second)
     await_(lambda: away.ended("sweep", "lost"), "loss of an attempt", seconds=120)
     await_(lambda: away.history("sweep").closed, "end of the experiment", seconds=400)
     assert away.show("sweep")["wasted_steps"] <= 1
-    away.whole("sweep", 2, 120)
+    away.whole("sweep", 2, 240)
 
     await_(lambda: not cloud.running(), "end of all machines, which nobody asked for", seconds=240)
     assert "nothing of the cluster lab is left" in away.typed("cluster", "down", "cluster.yaml")

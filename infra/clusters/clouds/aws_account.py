@@ -169,7 +169,7 @@ class AwsAccount:
             self._iam.add_role_to_instance_profile(InstanceProfileName=self._name, RoleName=self._name)
 
     def _spot_service(self) -> None:
-        with _unless("InvalidInput"):  # it is there
+        with _unless("InvalidInput", "AccessDenied"):  # it is there, or somebody else has to make it
             self._iam.create_service_linked_role(AWSServiceName="spot.amazonaws.com")
 
     def _wait_for_rights(self, account: Account) -> None:
