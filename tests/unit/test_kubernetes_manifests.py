@@ -58,11 +58,11 @@ def test_the_operator_would_not_take_a_key_that_it_does_not_know() -> None:
     ({"head": {"tolerations": [{"key": 3}]}},
      "head.tolerations.0.key: 3: is refused by KubeRay: 3 is not of type 'string'"),
     ({"head": {"node_selector": SPOT}},
-     'head.node_selector.karpenter.sh/capacity-type: "spot": leads to spot nodes, and this is the head\'s pod, which is never on '
-     "spot; leave it out"),
+     ('head.node_selector.karpenter.sh/capacity-type: "spot": leads to spot nodes, and this is the head\'s pod, which is never on '
+      "spot; leave it out")),
     ({"workers": [{**FULL["workers"][1], "node_selector": SPOT}]},
-     'workers.0.node_selector.karpenter.sh/capacity-type: "spot": leads to spot nodes, and this is a group that is not '
-     "`market: spot`; leave it out"),
+     ('workers.0.node_selector.karpenter.sh/capacity-type: "spot": leads to spot nodes, and this is a group that is not '
+      "`market: spot`; leave it out")),
     ({"workers": [{**FULL["workers"][0], "node_selector": {}}]},
      "workers.0.node_selector: is missing; write the label of your spot nodes"),
     ({"workers": [FULL["workers"][1], FULL["workers"][1]]},

@@ -75,9 +75,9 @@ class Kubectl:
             raise self._missing() from None
         assert process.stdout is not None
         try:
-            found = _FORWARDED.match(process.stdout.readline())
-            if found is None:
-                process.terminate()
+            if (found := _FORWARDED.match(line := process.stdout.readline())) is None:
+                if line:  # else it has ended
+                    process.terminate()
                 raise self.failure(process.communicate()[1].decode(errors="replace"))
             yield int(found[1])
         finally:

@@ -19,8 +19,8 @@ from pathlib import Path
 LEAVING = Path("/tmp/regrow-leaving")  # noqa: S108 - a pod's own, which nobody else writes to
 """Is there as soon as the pod is to end; tells an experiment that was interrupted for it from one that was told to stop."""
 _TICK = 0.1
-_FIRST = 3
-"""Where the program's name stands, at the latest: an interpreter and its options may stand before it."""
+_FIRST = 2
+"""Where the program's name stands, at the latest: its interpreter may stand before it."""
 
 
 def started(processes: Path = Path("/proc")) -> Iterator[int]:
@@ -32,7 +32,7 @@ def started(processes: Path = Path("/proc")) -> Iterator[int]:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        named = any(Path(word).name == "ray" or word == "ray.scripts.scripts" for word in words[:_FIRST])
+        named = any(Path(word).name == "ray" for word in words[:_FIRST])
         if named and "start" in words[: _FIRST + 1] and "--block" in words:
             yield int(entry.name)
 
