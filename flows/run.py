@@ -28,12 +28,13 @@ from regrow.flows.attempts import Attempts
 from regrow.flows.ending import cut_short
 from regrow.flows.flow_run import TakenOver, over_a_pause
 from regrow.flows.interrupts import Interrupts, interrupts
+from regrow.flows.loop import Loop, Overtaken
 from regrow.flows.recurring import resolved_here
 from regrow.flows.settling import settled
 from regrow.flows.stopping import page_requests, stop_requests
 from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
 from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Instructions
+from regrow.infra.coordinator.relay import relays
 from regrow.infra.local import obituary
 from regrow.infra.log.reading import replay
 from regrow.infra.machine.typed import Typed
@@ -48,8 +49,9 @@ from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import environment, join, slots
+from regrow.infra.ray.joining import environment, join, shortage, slots
 from regrow.infra.ray.nodes import Nodes
+from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state.collection import collect
 from regrow.infra.state.driver_lock import driving
@@ -67,7 +69,6 @@ from regrow.tasks.messages import Job
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import StoreError
 
-POLL_SECONDS = 0.5
 LATE_SECONDS = 1.0
 """How long after the loss of its cluster this process waits for the signal that may have caused it."""
 HEAD_SECONDS = 600.0
@@ -201,12 +202,14 @@ def _session(
     surroundings = collected(prepared.folder, spec.program)
     if prepared.log.told is not None and (line := code_changed(prepared.log.told, surroundings)):
         _announce(line)
+    if (line := shortage(spec, ray_cluster)) is not None and most(spec) is not None:
+        _announce(line)
     opening = Opening(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
         environment=surroundings, known=prepared.known, retry_failed=retry_failed,
-        widest=widest(spec.resources.needs(), ray_cluster.nodes()),
+        widest=max(1, widest(spec.resources.needs(), ray_cluster.nodes())), fixed=most(spec) is not None,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator, address = start_coordinator(store, opening, name=address)
@@ -236,9 +239,9 @@ def _session(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
-                spares(nodes, spec.resources.needs()),
+                spares(nodes), relays(coordinator) as speakers,
             ):
-                status = _Loop(coordinator, attempts, nodes, asked).run()
+                status = Loop(coordinator, attempts, nodes, speakers, asked, spec, announce=_announce).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)
     ray.kill(coordinator)
@@ -304,82 +307,6 @@ def _pictures(drawn: Any) -> dict[str, bytes]:
     except ray.exceptions.RayError:  # a timeout is one, too
         return {}
     return found
-
-
-class Overtaken(UserError):
-    """Another driver runs the experiment now."""
-
-
-class _Loop:
-    """Carries out instructions until there are no more."""
-
-    def __init__(
-        self, coordinator: Any, attempts: Attempts, nodes: Nodes, asked: Interrupts
-    ) -> None:
-        self._coordinator, self._attempts, self._nodes, self._asked = coordinator, attempts, nodes, asked
-        self._log = get_run_logger()
-        self._closing = self._abandoned = False
-        self._trouble: str | None = None
-
-    def run(self) -> Status:
-        """How the session ended."""
-        poll = self._coordinator.instructions.remote(POLL_SECONDS)
-        while True:
-            ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
-            cluster.alarm()
-            self._attempts.check()
-            self._heed()
-            self._look_at_nodes()
-            if ready:
-                instructions: Instructions = cluster.get(poll)
-                if (status := self._carry_out(instructions)) is not None:
-                    return status
-                poll = self._coordinator.instructions.remote(POLL_SECONDS)
-
-    def _carry_out(self, instructions: Instructions) -> Status | None:
-        for lease in instructions.forget:
-            self._attempts.forget(*lease)
-        for node_id, why in instructions.drain:
-            self._leave(node_id, why)
-        for assignment in instructions.submit:
-            self._attempts.submit(assignment, avoid=instructions.avoid)
-        if (instructions.trouble is None) != (self._trouble is None):  # once, whatever words it has later
-            away = f"Not everything can be saved at present, training goes on meanwhile: {instructions.trouble}"
-            _announce(away if instructions.trouble is not None else "Everything can be saved again.")
-            self._trouble = instructions.trouble
-        if instructions.superseded:
-            raise Overtaken("another process took this experiment over; this one stops")
-        return instructions.finished
-
-    def _heed(self) -> None:
-        """An ending that was asked for."""
-        if self._asked.begun is not None and not self._closing:
-            self._closing = True
-            status, why = self._asked.begun
-            self._log.info("%s, %s: running attempts save a checkpoint and end.", status.capitalize(), why)
-            self._coordinator.close.remote(status, why)
-        if self._closing and cluster.is_ending():
-            raise cluster.given_up("it was told to end, too")
-        if self._asked.urgent and not self._abandoned:
-            self._abandoned = True
-            self._attempts.kill()
-            cluster.get(self._coordinator.abandon.remote("did not end in time after the interruption"))
-
-    def _look_at_nodes(self) -> None:
-        for node_id in self._nodes.take_lost():
-            self._coordinator.node_lost.remote(node_id)
-        for node_id, why in self._nodes.draining().items():
-            if node_id == self._nodes.here:
-                self._leave(node_id, why)
-            else:
-                self._coordinator.mark_draining.remote(node_id, why)
-
-    def _leave(self, node_id: str, why: str) -> None:
-        """A node is about to go away. Where it is this one, the experiment goes on elsewhere, later."""
-        if node_id == self._nodes.here:
-            self._asked.begin("interrupted", f"this machine is about to go away: {why}")
-        else:
-            self._nodes.drain(node_id, why)
 
 
 def _versions() -> dict[str, str]:

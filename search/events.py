@@ -94,6 +94,16 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     retry_failed: bool = False
 
 
+class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
+    """The cluster has become larger or smaller: `slots` and `widest` are from here on as in `Opened`.
+
+    No slots: it has no room for a single attempt now.
+    """
+
+    slots: int
+    widest: int
+
+
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
     """Decision: a new trial and its configuration (flat, dotted names). `state` is what the sampler wants back later."""
 
@@ -108,7 +118,8 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     (trial, attempt) is the lease. `until`: the step at which the next decision is due, None for none before the end.
     `checkpoints`: manifests it may restore, newest first. `avoid_spot`: it was preempted so often that it goes to a node
     that is no spot machine, where there is one. The first `clones` of the checkpoints are another trial's: the one that can
-    be read becomes this trial's own, at the step that it has reached. `width`: slots' worth of resources that it gets.
+    be read becomes this trial's own, at the step that it has reached. `width`: slots' worth of resources that it gets. `market`:
+    the kind of machine that it is to run on, "spot" or "on-demand", by `market` of the specification; empty: any.
     """
 
     trial: int
@@ -118,6 +129,15 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     avoid_spot: bool = False
     clones: int = 0
     width: int = 1
+    market: str = ""
+
+
+class Waited(Event, frozen=True, kw_only=True, tag="waited"):
+    """An attempt has been waiting for a machine for so many seconds, and has not begun."""
+
+    trial: int
+    attempt: int
+    seconds: float
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
@@ -125,7 +145,8 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
 
     Steps beyond `restored` that earlier attempts reported are superseded from here on. `skipped` says why newer
     checkpoints could not be used. `task_run` is the Prefect task run that carries the attempt. `node` is the node's name
-    for people, `node_id` the cluster's.
+    for people, `node_id` the cluster's. `market`, `price` (of the whole node, an hour, None where it does not tell) and `share`
+    (the attempt's part of it) are as the node's labels have them.
     """
 
     trial: int
@@ -137,6 +158,9 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
     task_run: str | None = None
     ago: float = 0.0
     node_type: str = ""
+    market: str = ""
+    price: float | None = None
+    share: float = 1.0
 
 
 class Reported(Event, frozen=True, kw_only=True, tag="reported"):
@@ -206,9 +230,11 @@ class Dropped(Event, frozen=True, kw_only=True, tag="dropped"):
 
 
 class Ended(Event, frozen=True, kw_only=True, tag="ended"):
-    """An attempt ended. `step` is the last that it did. `by` is "planner" where the loss was concluded from the log.
+    """An attempt ended. `step` is the last that it did. `by` is "planner" where the loss was concluded from the log, and where an
+    attempt that waited for a machine is to wait no longer (it is "paused" then, and costs no retry).
 
-    `message` is one line for people; `trace` the traceback of the user's code, where there is one.
+    `message` is one line for people; `trace` the traceback of the user's code, where there is one. `cost`: what the attempt has
+    cost, None where its node does not tell a price.
     """
 
     trial: int
@@ -219,6 +245,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     message: str = ""
     trace: str = ""
     by: Literal["attempt", "driver", "planner"] = "attempt"
+    cost: float | None = None
 
 
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):
@@ -238,8 +265,10 @@ class Closed(Event, frozen=True, kw_only=True, tag="closed"):
 AnyEvent = (
     Created
     | Opened
+    | Capacity
     | Proposed
     | Started
+    | Waited
     | Began
     | Reported
     | Decided

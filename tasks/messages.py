@@ -61,8 +61,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to run. (trial, attempt) is its lease; `config` is nested as the user wrote the space.
 
     `until` is the step of the first decision, None for none; `checkpoints` are manifests to restore, newest first.
-    `avoid_spot`, `clones` and `width`: see Started; `needs`: what these slots are made of. A clone becomes the checkpoint of
-    `step`, the last that the trial did.
+    `avoid_spot`, `clones`, `width` and `market`: see Started; `needs`: what these slots are made of. A clone becomes the
+    checkpoint of `step`, the last that the trial did.
     `values`: the objective at the steps done so far, where the job has an ending. `ran`: seconds of the earlier attempts.
     `story` tells people why there is another attempt; empty for the first.
     """
@@ -76,6 +76,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     avoid_spot: bool = False
     clones: int = 0
     width: int = 1
+    market: str = ""
     needs: Needs = Needs()
     step: int = 0
     values: tuple[float, ...] = ()
@@ -86,12 +87,16 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 class Place(msgspec.Struct, frozen=True):
     """The node of an attempt: its name, for people, its id in the cluster, and what kind of node the cluster calls it.
 
-    The last two are empty where there is no cluster, or it does not say.
+    `market` ("spot", "on-demand"), `price` (of the whole node, an hour) and `share` (the attempt's part of the node): see Began.
+    All but the name are empty, or None, where there is no cluster, or it does not say.
     """
 
     node: str
     node_id: str = ""
     node_type: str = ""
+    market: str = ""
+    price: float | None = None
+    share: float = 1.0
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +117,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     Sent again after a lost answer, it changes nothing. With `ended` it is the last message; `carry_on` then asks for
     another trial to run in the same place. `draining` says why the whole node is about to go away, if it is; `trouble` why its
-    checkpoints cannot be saved at present.
+    checkpoints cannot be saved at present. `urgent`: somebody waits for the answer, so nobody on the way may hold it back.
     """
 
     trial: int
@@ -124,6 +129,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     carry_on: bool = False
     draining: str = ""
     trouble: str = ""
+    urgent: bool = False
 
 
 Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
@@ -134,7 +140,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     `stopped`: a decision; `paused`: the experiment is being interrupted, `preempted`: the node goes away, a checkpoint now
     saves work (not with `unsaved`: it will go on from other weights); `fenced`: the lease is not held any more, nothing that
-    the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay.
+    the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay. `pace`: seconds between two messages that
+    are not urgent, at least. `relay`: through whom to speak from now on, a name; empty: to the coordinator itself.
     """
 
     until: int | None = None
@@ -144,6 +151,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     drop: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     next: Assignment | None = None
+    pace: float = 0.0
+    relay: str = ""
 
     @property
     def leaving(self) -> bool:

@@ -17,9 +17,9 @@ from regrow.search.events import Ended, Row, Saved
 from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, CoordinatorGone, Progress, Reason, Reply
 
 FLUSH_SECONDS = 0.25
-"""Between two messages while there is news: how far a live view lags behind."""
+"""Between two messages while there is news, or more if the coordinator says so: how far a live view lags behind."""
 LEASE_SECONDS = 1.0
-"""Between two messages without news: how soon an attempt learns that it is to end."""
+"""Between two messages without news, or more: how soon an attempt learns that it is to end."""
 _WEIGHT: dict[Reason, int] = {"": 0, "paused": 1, "preempted": 1, "stopped": 2, "fenced": 3}
 """An order to end is only replaced by a weightier one."""
 MOST_NUMBERS = 100_000
@@ -43,6 +43,7 @@ class Reporter:
         self._training: int | None = None
         self._waiting = False
         self._said = 0.0
+        self._pace = 0.0
         self.step = 0
         """The last step that was reported or restored."""
         self._sending = threading.Lock()
@@ -98,8 +99,11 @@ class Reporter:
         if self.reply.reason == "" or _WEIGHT[reply.reason] > _WEIGHT[self.reply.reason]:
             self.reply = reply
 
-    def flush(self, *, ended: Ended | None = None, carry_on: bool = False) -> Reply:
-        """Sends all news and waits for the answer, which becomes `reply`. Sends nothing once the lease is gone."""
+    def flush(self, *, ended: Ended | None = None, carry_on: bool = False, urgent: bool = True) -> Reply:
+        """Sends all news and waits for the answer, which becomes `reply`. Sends nothing once the lease is gone.
+
+        `urgent`: see Progress.
+        """
         with self.awaited(), self._sending:
             if self.reply.reason == "fenced":
                 self._rows.clear()
@@ -111,7 +115,9 @@ class Reporter:
                 rows = self._some_rows(left)
                 left -= len(rows)
                 last = not left
-                reply = self._report(rows, saved if last else (), ended if last else None, carry_on=carry_on and last)
+                reply = self._report(
+                    rows, saved if last else (), ended if last else None, carry_on=carry_on and last, urgent=urgent
+                )
                 drops += [reply] if reply.drop else []
                 if last or reply.reason == "fenced":
                     break
@@ -129,7 +135,9 @@ class Reporter:
             size += 1 + len(rows[-1].metrics)
         return tuple(rows)
 
-    def _report(self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool) -> Reply:
+    def _report(
+        self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool, urgent: bool
+    ) -> Reply:
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
             arrival = msgspec.structs.replace(arrival, ago=time.monotonic() - self._arrived)
@@ -143,11 +151,13 @@ class Reporter:
             carry_on=carry_on,
             draining=self._draining,
             trouble=self.trouble(),
+            urgent=urgent,
         )
         try:
             reply = self._coordinator.report(news)
         except CoordinatorGone as error:
             reply = Reply(reason="fenced", why=str(error))
+        self._pace = reply.pace
         self._obey(reply)
         return reply
 
@@ -165,10 +175,10 @@ class Reporter:
     def _run(self) -> None:
         last = time.monotonic()
         while True:
-            hurried = self._wake.wait(FLUSH_SECONDS)
+            hurried = self._wake.wait(max(FLUSH_SECONDS, self._pace))
             self._wake.clear()
             if self._stop.is_set():
                 return
             if hurried or self._rows or time.monotonic() - last >= LEASE_SECONDS:
-                self.flush()
+                self.flush(urgent=hurried)
                 last = time.monotonic()

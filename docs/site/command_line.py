@@ -33,7 +33,12 @@ class Parameter:
 
 def commands() -> dict[str, Callable[..., object]]:
     """The function of each command, in the order in which `regrow --help` lists them."""
-    return {str(one.name): one.callback for one in app.registered_commands if one.callback is not None and not one.hidden}
+    groups = (("", app), *((f"{group.name} ", group.typer_instance) for group in app.registered_groups))
+    return {
+        f"{before}{one.name or getattr(one.callback, '__name__', '')}": one.callback
+        for before, typed in groups if typed is not None
+        for one in typed.registered_commands if one.callback is not None and not one.hidden
+    }
 
 
 def parameters(function: Callable[..., object]) -> Iterator[Parameter]:
@@ -70,7 +75,7 @@ def _command(name: str, function: Callable[..., object]) -> Iterator[str]:
     usage = ["regrow", name, *(p.written for p in found if p.argument)]
     if not all(p.argument for p in found):
         usage.append("[OPTIONS]")
-    yield from ("", f"## regrow {name} {{#{name}}}", "", as_text(inspect.getdoc(function) or ""), "")
+    yield from ("", f"## regrow {name} {{#{name.replace(' ', '-')}}}", "", as_text(inspect.getdoc(function) or ""), "")
     yield from ("```text", " ".join(usage), "```", "")
     if found:
         yield from ("| | |", "|---|---|")

@@ -39,6 +39,19 @@ def _label(value: str) -> str:
 Label = Annotated[str, AfterValidator(_label), WithJsonSchema({"type": "string", "pattern": f"^{_LABEL}$"})]
 
 
+class Group(Part):
+    """What is the same of all kinds of workers."""
+
+    market: Market = "on-demand"
+    """`spot`: cheaper, and may be taken away at any time."""
+    most: Annotated[Count, Field(ge=1)]
+    """How many there may be at a time."""
+    least: Annotated[Count, Field(ge=0)] = 0
+    """How many there are as long as the cluster is up."""
+    after: Time | None = None
+    """Asked for only by trials that have waited so long for those before: seconds, or "10min". None: at once."""
+
+
 class Head(Part):
     """The machine that holds the cluster together: Ray's head, the coordinator and the driver. On-demand, without trials."""
 
@@ -48,27 +61,19 @@ class Head(Part):
     """GB of its disk."""
 
 
-class Workers(Part):
+class Workers(Group):
     """Machines of one type, as many as are needed up to `most`."""
 
     type: Text
     """The instance type."""
-    market: Market = "on-demand"
-    """`spot`: cheaper, and may be taken away at any time."""
-    most: Annotated[Count, Field(ge=1)]
-    """How many there may be at a time."""
-    least: Annotated[Count, Field(ge=0)] = 0
-    """How many there are as long as the cluster is up."""
-    after: Time | None = None
-    """Asked for only by trials that have waited so long for those before: seconds, or "10min". None: at once."""
     zones: tuple[Text, ...] = ()
     """Availability zones, tried in this order. Empty: those of the cluster."""
     disk: Annotated[Count, Field(ge=10)] = 100
     """GB of the disk."""
 
 
-class Pods(Part):
-    """Pods of one kind, as many as are needed up to `most`."""
+class Pods(Group):
+    """Pods of one kind, as many as are needed up to `most`. Which nodes are spot `node_selector` says."""
 
     name: Label
     """Of the group, in its pods' names."""
@@ -78,14 +83,6 @@ class Pods(Part):
     """Bytes, or text such as "8GiB"."""
     gpu: Annotated[Count, Field(ge=0)] = 0
     """GPUs of a pod."""
-    market: Market = "on-demand"
-    """`spot`: on nodes that may be taken away at any time; `node_selector` says which these are."""
-    most: Annotated[Count, Field(ge=1)]
-    """How many there may be at a time."""
-    least: Annotated[Count, Field(ge=0)] = 0
-    """How many there are as long as the cluster is up."""
-    after: Time | None = None
-    """Asked for only by trials that have waited so long for those before: seconds, or "10min". None: at once."""
     node_selector: Texts = Field(default_factory=dict)
     """Labels of the nodes on which they may be."""
     tolerations: tuple[dict[str, Any], ...] = ()
@@ -153,6 +150,16 @@ class Cluster(Part):
             return kind.model_validate(data)
         except ValidationError as error:
             raise explain(error, data, kind, _PARTS[kind], _FORMS) from None
+
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of workers that come and go; empty where the machines are there."""
+        return tuple(one for one in getattr(self, "workers", ()) if isinstance(one, Group))
+
+    def market(self) -> dict[str, Any] | None:
+        """What the specification's key `market` is to be: which kind of machine is asked for first, and how long; None: any."""
+        groups = self.groups()
+        other = next((one for one in groups if one.market != groups[0].market), None)
+        return None if other is None or other.after is None else {"first": groups[0].market, "after": other.after}
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `parse` turns into an equal one."""

@@ -55,6 +55,9 @@ class Provider(Protocol):
     def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Runs a command on the head, in the cluster's environment, and returns when it has ended."""
 
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
+        """Has a command run on the head as long as the block lasts."""
+
     def tunnel(self, port: int) -> AbstractContextManager[int]:
         """A port of this machine's loopback that leads to one of the head's, as long as the block lasts."""
 

@@ -17,11 +17,16 @@ from ray import cloudpickle
 
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.coordinator.relay import WAITING
 from regrow.infra.machine import private_files
 from regrow.search.events import Cause
 from regrow.tasks.messages import CoordinatorGone, LogLine, Progress, Reply
 from regrow.tasks.ports import Store
 
+AGAIN_SECONDS = 30.0
+"""After so long an attempt tries again to speak through a relay that did not answer."""
+SILENT_SECONDS = 5.0
+"""A relay that waits for the coordinator says within this that it is there."""
 _TICK = 0.01
 """Seconds between two looks of a coordinator that waits."""
 
@@ -31,19 +36,45 @@ class RayCoordinatorClient:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self._name = ""
+        self._relay: Any = None
+        self._again = 0.0
 
     def report(self, progress: Progress) -> Reply:
-        """See CoordinatorClient. Ray sends it again if the coordinator restarts meanwhile."""
-        try:
-            reply: Reply = ray.get(self._actor.report.remote(progress))
-        except ray.exceptions.RayError as error:
-            raise CoordinatorGone(str(error)) from error
+        """See CoordinatorClient. Ray sends it again if the coordinator restarts meanwhile.
+
+        Through the node's relay, if the coordinator has said so; where that does not answer, once more without it: what it
+        may have delivered by then changes nothing.
+        """
+        reply = self._relayed(progress)
+        if reply is None:
+            try:
+                reply = ray.get(self._actor.report.remote(progress))
+            except ray.exceptions.RayError as error:
+                raise CoordinatorGone(str(error)) from error
+        if reply.relay != self._name:
+            self._name, self._relay, self._again = reply.relay, None, 0.0
         return reply
 
     def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
         """See Viewers."""
         with suppress(ray.exceptions.RayError):
-            self._actor.show.remote(task_run, lines)
+            (self._relay or self._actor).show.remote(task_run, lines)
+
+    def _relayed(self, progress: Progress) -> Reply | None:
+        """The answer that came through the relay; None without one."""
+        if not self._name or time.monotonic() < self._again:
+            return None
+        try:
+            self._relay = self._relay or ray.get_actor(self._name)
+            asked = self._relay.report.remote(progress)
+            while not ray.wait([asked], timeout=SILENT_SECONDS)[0]:
+                ray.get(self._relay.answers.remote(), timeout=SILENT_SECONDS)
+            reply: Reply = ray.get(asked)
+        except (ray.exceptions.RayError, ValueError):  # Ray's way to say that there is none of that name
+            self._relay, self._again = None, time.monotonic() + AGAIN_SECONDS
+            return None
+        return reply
 
 
 async def lost(actor: Any, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> bool:
@@ -115,6 +146,6 @@ def _begin(kind: type[Coordinator], name: str, *arguments: Any) -> Any:
     here = ray.get_runtime_context().get_node_id()
     actor: Any = ray.remote(kind)
     return actor.options(
-        name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000,
+        name=name, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=WAITING,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
     ).remote(*arguments)

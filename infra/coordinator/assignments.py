@@ -18,7 +18,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         needs=spec.resources.needs(record.width),
         values=tuple(trial.values) if spec.stop.trial.watches else (),
         ran=sum(a.t_ended - a.t_began for a in trial.attempts if a.t_began is not None and a.t_ended is not None),
-        avoid_spot=record.avoid_spot, story=story(trial, attempt),
+        avoid_spot=record.avoid_spot, market=record.market, story=story(trial, attempt),
     )
 
 
@@ -29,7 +29,8 @@ def story(trial: TrialRecord, attempt: int) -> str:
     before = trial.attempts[attempt - 2]
     why = f" ({before.message})" if before.message else ""
     where = f" on {before.node}" if before.node else ""
-    told = f"attempt {before.number} was {before.outcome}{where}{why}"
+    how = "withdrawn" if before.withdrawn else before.outcome
+    told = f"attempt {before.number} was {how}{where}{why}"
     if trial.attempts[attempt - 1].clones and trial.changes:
         return f"{told}; goes on with the weights of trial {trial.changes[-1].source}"
     step = max(trial.checkpoints, default=0)

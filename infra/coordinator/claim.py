@@ -17,6 +17,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """With what a session begins: slots (and those of one node, see Opened), the new total of trials (None: as it was), and
     who opens.
 
+    `fixed`: so many slots were asked for, whatever the cluster has room for.
     `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
     """
 
@@ -29,6 +30,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     known: list[Known] = []
     widest: int = 0
+    fixed: bool = False
     environment: dict[str, Any] = {}
     retry_failed: bool = False
 
@@ -57,12 +59,15 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             settings=_changed(created.spec, opening.spec), environment={} if again else opening.environment,
             retry_failed=opening.retry_failed and not again,
         )
+        if again:  # the cluster may have become larger or smaller since
+            opened = msgspec.structs.replace(opened, slots=history.slots, widest=history.widest)
         events: list[AnyEvent] = [] if history.created is not None else [created]
         try:
             ledger.claim(*events, opened)
         except Superseded:
             continue
         if again:
+            ledger.withdrawn = [(t.number, a.number) for t in history.trials for a in t.attempts if a.withdrawn]
             # Attempts that nobody has seen running are handed out again; the driver ignores those that it submitted.
             ledger.starts = [
                 (t, a.number)

@@ -10,28 +10,25 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
 from regrow.infra.coordinator.assignments import assignment
+from regrow.infra.coordinator.callers import Callers
+from regrow.infra.coordinator.carriers import Carriers
 from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
+from regrow.infra.coordinator.news import is_impostor, node_of, observe, told_already
+from regrow.infra.coordinator.room import Room, Seen, fits, nodes_of, waiting_long
 from regrow.infra.log.log import Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import (
-    Began,
-    Cause,
-    Closing,
-    Ended,
-    Reported,
-    Status,
-)
+from regrow.search.events import Capacity, Cause, Closing, Ended, Status, Waited
 from regrow.search.history import Attempt
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
-from regrow.tasks.messages import Assignment, LogLine, Progress, Reply
+from regrow.tasks.messages import LogLine, Progress, Reply
 from regrow.tasks.ports import Store
 
 LOOK_SECONDS = 5.0
@@ -40,25 +37,9 @@ POLL_SECONDS = 0.5
 """For how long the driver waits for instructions at least when the store is slow."""
 MOST_LINES = 5_000
 """Lines that trials print and that wait for the driver; beyond, the oldest are let go. All of them are in the state."""
+RUNNING_A_LOOK, LOOKING_SECONDS = 1_000, 0.1
+"""So long between two looks at who is silent for each thousand that run: a look takes 1 ms for as many."""
 FENCED = Reply(reason="fenced", why="the lease is not held any more")
-
-
-class Instructions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver is to do: submit these attempts; once `finished` is not None, nothing more comes.
-
-    `forget`: (trial, attempt) that were given up and may never answer: to be killed where that is possible, and not to be
-    waited for. `drain`: (node id, why) of nodes that are about to go away: nothing more is to be placed there. `avoid`: ids
-    of all of those, and of nodes that fell silent, where an attempt might never arrive. `trouble`: why the log or
-    checkpoints cannot be written at present, None if all is well. `superseded`: another driver took the experiment over.
-    """
-
-    submit: tuple[Assignment, ...] = ()
-    forget: tuple[tuple[int, int], ...] = ()
-    drain: tuple[tuple[str, str], ...] = ()
-    avoid: tuple[str, ...] = ()
-    trouble: str | None = None
-    finished: Status | None = None
-    superseded: bool = False
 
 
 class Coordinator:
@@ -80,12 +61,12 @@ class Coordinator:
             self._failed = error
             return
         self._monotonic = monotonic = monotonic or Awake()
-        self._carriers: dict[tuple[int, int], str] = {}
-        """Task runs that were given a further trial to run, until that has begun."""
         self._leaving = False
         self._writer: asyncio.Task[None] | None = None
         self._leases = Leases(monotonic)
+        self._callers = Callers(monotonic, driver)
         history = self._ledger.history
+        self._carriers = Carriers(history)
         for n in history.running:  # after a restart: from now on
             if (a := history.trials[n].attempt) is not None and a.t_began is not None:
                 self._leases.heard(n, a.number)
@@ -93,37 +74,69 @@ class Coordinator:
         """Why attempts cannot save their checkpoints at present."""
         self._forget: list[tuple[int, int]] = []
         self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
-        self._looked = monotonic()
+        self._looked = self._expired = monotonic()
         self._looking: asyncio.Task[None] | None = None
+        self._seen = Seen(fixed=opening.fixed)
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
     async def report(self, progress: Progress) -> Reply:
         """Takes an attempt's news in and answers once they are durable."""
         self._start()
+        self._callers.heard((progress.trial, progress.attempt))
+        (answer,) = await self._durable([(progress, self._taken_in(progress))])
+        return answer
+
+    async def report_all(
+        self, news: Sequence[Progress], relay: str, lines: Sequence[tuple[str, Sequence[LogLine]]] = ()
+    ) -> list[Reply]:
+        """As `report` and `show` for each, for what a relay has gathered; the answers are in the order of the news."""
+        self._start()
+        self._callers.heard(relay, relay=True)
+        for task_run, printed in lines:
+            await self.show(task_run, printed)
+        taken: list[tuple[Progress, Reply]] = []
+        for progress in news:
+            try:
+                answer = self._taken_in(progress)
+            except Exception as error:  # noqa: BLE001 - it is this attempt's alone, and ends it as `report` would
+                answer = Reply(reason="fenced", why=str(error))
+            taken.append((progress, answer))
+        return await self._durable(taken)
+
+    async def _durable(self, taken: Sequence[tuple[Progress, Reply]]) -> list[Reply]:
+        """The answers, once what they rest on is in the log."""
+        held = [(progress.trial, progress.attempt) for progress, answer in taken if answer.reason != "fenced"]
+        # While they wait for us they are not silent, however long the store may be away.
+        with self._leases.speaking(held):
+            try:
+                if held:
+                    await self._ledger.committed(urgent=any(progress.urgent for progress, _ in taken))
+            except Superseded:
+                return [FENCED for _ in taken]
+        return [answer for _, answer in taken]
+
+    def _taken_in(self, progress: Progress) -> Reply:
+        """Takes an attempt's news in; the answer to be given once they are durable."""
         ledger, history = self._ledger, self._ledger.history
         attempt = history.lease(progress.trial, progress.attempt)
-        self._leases.seen(self._node_of(progress))
-        if attempt is None and self._told_already(progress):
-            await self._settled()
+        self._leases.seen(node_of(history, progress))
+        if attempt is None and told_already(history, progress):
             return FENCED if ledger.superseded else Reply()
-        if ledger.superseded or attempt is None or self._is_impostor(progress, attempt):
+        if ledger.superseded or attempt is None or is_impostor(progress, attempt):
             return FENCED
         self._leases.heard(progress.trial, progress.attempt)
         self._troubled(progress)
         if progress.draining:
             node_id = progress.began.place.node_id if progress.began else ""
             self._leases.mark_draining(attempt.node_id or node_id, progress.draining)
-        self._observe(progress, attempt)
+        observe(ledger, progress, attempt)
+        if progress.began is not None:
+            self._carriers.began((progress.trial, progress.attempt), progress.began.task_run)
         # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
         answer = self._answer(progress, attempt)
-        # While it waits for us it is not silent, however long the store may be away.
-        with self._leases.speaking(progress.trial, progress.attempt):
-            try:
-                await ledger.committed()
-            except Superseded:
-                return FENCED
-        return answer
+        told = {"pace": self._callers.pace, "relay": self._callers.relay(attempt.node_id)}
+        return msgspec.structs.replace(answer, **told)
 
     async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
         """Keeps what the attempts of a task run print until the driver takes it."""
@@ -146,14 +159,14 @@ class Coordinator:
         drop = tuple(ledger.drops.pop(progress.trial, ()))
         trial = history.trials[progress.trial]
         # Clones of this trial's checkpoints are other trials', but their files are its own.
-        clones = [manifest for manifest, owner in history.borrowed.items() if owner == trial.number]
+        clones = [manifest for manifest, owner in history.borrowed.items() if owner == trial.number] if drop else ()
         keep = (*(c.manifest for c in trial.checkpoints.values()), *clones) if drop else ()
         if progress.ended is not None:
             following = None
             draining = attempt.node_id in self._leases.draining
-            if progress.carry_on and attempt.task_run is not None and not draining and self._fits_next(attempt):
+            if progress.carry_on and attempt.task_run is not None and not draining and fits(history, ledger.starts[:1], attempt):
                 following = ledger.starts.pop(0)
-                self._carriers[following] = attempt.task_run
+                self._carriers.give(following, attempt.task_run)
             return Reply(drop=drop, keep=keep, next=assignment(ledger.history, *following) if following else None)
         if attempt.stop is not None:
             return Reply(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
@@ -165,60 +178,15 @@ class Coordinator:
             return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Reply(until=attempt.until, drop=drop, keep=keep)
 
-    def _fits_next(self, attempt: Attempt) -> bool:
-        """Whether there is an attempt to start that wants as much as this one has."""
-        if not self._ledger.starts:
-            return False
-        trial, number = self._ledger.starts[0]
-        return self._ledger.history.trials[trial].attempts[number - 1].width == attempt.width
-
-    def _node_of(self, progress: Progress) -> str:
-        """The node from which an attempt, maybe a zombie, speaks; empty if that is not known."""
-        trials = self._ledger.history.trials
-        attempts = trials[progress.trial].attempts if 0 <= progress.trial < len(trials) else []
-        return attempts[progress.attempt - 1].node_id if 1 <= progress.attempt <= len(attempts) else ""
-
-    def _told_already(self, progress: Progress) -> bool:
-        """Whether this is an attempt's last message once more, whose first answer was lost."""
-        trials = self._ledger.history.trials
-        if progress.ended is None or not 0 <= progress.trial < len(trials):
-            return False
-        attempts = trials[progress.trial].attempts
-        if not 1 <= progress.attempt <= len(attempts):
-            return False
-        attempt = attempts[progress.attempt - 1]
-        return attempt.outcome == progress.ended.outcome and not self._is_impostor(progress, attempt)
-
-    def _is_impostor(self, progress: Progress, attempt: Attempt) -> bool:
-        return progress.began is not None and attempt.task_run not in (None, progress.began.task_run)
-
-    def _observe(self, progress: Progress, attempt: Attempt) -> None:
-        ledger, now = self._ledger, self._ledger.now()
-        lease: dict[str, Any] = {"trial": progress.trial, "attempt": progress.attempt}
-        trial = ledger.history.trials[progress.trial]
-        if progress.began is not None and attempt.t_began is None:
-            came = progress.began
-            ledger.record(
-                Began(
-                    t=now, **lease, **msgspec.structs.asdict(came.place), restored=came.restored, skipped=list(came.skipped),
-                    task_run=came.task_run, ago=came.ago,
-                )
-            )
-            self._carriers.pop((progress.trial, progress.attempt), None)
-        if rows := [row for row in progress.rows if row.step > trial.step]:
-            ledger.record(Reported(t=now, **lease, rows=rows))
-        for saved in progress.saved:
-            if attempt.saved < saved.step <= trial.step:
-                ledger.record(msgspec.structs.replace(saved, t=now))
-        if progress.ended is not None:
-            ledger.record(msgspec.structs.replace(progress.ended, t=now))
 
     # ---- for the driver --------------------------------------------------------------------------------------------
 
-    async def instructions(self, timeout: float) -> Instructions:
-        """What to do next; waits up to `timeout` seconds for something."""
+    async def instructions(self, timeout: float, room: Room | None = None) -> Instructions:
+        """What to do next; waits up to `timeout` seconds for something. `room`: what the cluster has now, None: as before."""
         self._start()
         ledger = self._ledger
+        if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
+            ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -226,16 +194,18 @@ class Coordinator:
             ledger.decide()
             # Taken before waiting: what is decided meanwhile is not durable when this is.
             starts, ledger.starts = ledger.starts, []
+            withdrawn, ledger.withdrawn = ledger.withdrawn, []
             closed = ledger.history.closed
             try:
                 async with asyncio.timeout(max(deadline - asyncio.get_running_loop().time(), POLL_SECONDS)):
-                    await ledger.committed()
+                    await ledger.committed(urgent=bool(starts) or closed is not None)
             except TimeoutError:
-                ledger.starts = starts + ledger.starts
-                return Instructions(trouble=await self.trouble())
+                ledger.starts, ledger.withdrawn = starts + ledger.starts, withdrawn + ledger.withdrawn
+                return Instructions(nodes=nodes_of(ledger.history), trouble=await self.trouble())
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
+            self._forget += withdrawn
             if starts or closed is not None or ledger.superseded or self._forget or self._leases.undrained:
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
@@ -244,7 +214,9 @@ class Coordinator:
             submit=tuple(assignment(ledger.history, *lease) for lease in starts),
             forget=self._take_forgotten(),
             drain=self._leases.take_undrained(),
+            relay=self._callers.take_wanted(),
             avoid=(*self._leases.avoided(), *self._leases.draining),  # the cluster learns of a draining one only after this
+            nodes=nodes_of(ledger.history),
             trouble=await self.trouble(),
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
@@ -262,17 +234,10 @@ class Coordinator:
         """
         self._start()
         history = self._ledger.history
-        carried = [lease for lease, carrier in self._carriers.items() if carrier == task_run]
-        # A later attempt of its own trial is the same task run's retry, and alive.
-        held = [
-            (n, a.number)
-            for n in sorted(history.running)
-            if n != trial and (a := history.trials[n].attempt) and a.task_run == task_run
-        ]
         # Handed out twice, by a coordinator that died and by the next, one of two was fenced: the other one is alive.
         holder = history.lease(trial, attempt)
         own = {(trial, attempt)} if holder is None or holder.task_run in (None, task_run) else set()
-        for lease in sorted({*own, *carried, *held}):
+        for lease in sorted({*own, *self._carriers.let_go(task_run, trial)}):
             self._declare_lost(*lease, cause=cause, message=message)
         await self._settled()
         return not history.trials[trial].state.final
@@ -296,8 +261,15 @@ class Coordinator:
         await self._settled()
 
     def _expire(self) -> None:
-        """Gives up the attempts that were silent for longer than their lease."""
+        """Gives up the attempts that were silent for longer than their lease. Those for which there is no room only wait."""
         history = self._ledger.history
+        if self._callers.due():
+            placed = [a.node_id for n in history.running if (a := history.trials[n].attempt) and a.t_began is not None]
+            self._callers.look(placed, history.spec.lease)
+        if self._monotonic() - self._expired < len(history.running) // RUNNING_A_LOOK * LOOKING_SECONDS:
+            return
+        self._expired = self._monotonic()
+        free = self._seen.free(history)
         self._leases.keep({(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None})
         for n in sorted(history.running):
             a = history.trials[n].attempt
@@ -307,10 +279,16 @@ class Coordinator:
                 self._leases.avoid(a.node_id)
                 message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
                 message += " in code that holds Python's lock"
+            elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:
+                self._leases.suspect([(n, a.number)])
+                continue
             else:
+                free[market] -= a.width
                 message = "it did not begin: the node that it was sent to was lost"
             self._forget.append((n, a.number))
             self._declare_lost(n, a.number, cause="preempted", message=message)
+        for n, number, waited in waiting_long(history, self._leases.waits) if not self._ledger.superseded else ():
+            self._ledger.record(Waited(t=self._ledger.now(), trial=n, attempt=number, seconds=waited))
 
     def _look(self) -> None:
         """A writer with nothing to write would never learn that another one took over."""
@@ -345,15 +323,15 @@ class Coordinator:
 
     def _declare_lost(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
         ledger = self._ledger
-        if ledger.superseded or ledger.history.lease(trial, attempt) is None:
+        if ledger.superseded or (held := ledger.history.lease(trial, attempt)) is None:
             return
-        self._carriers.pop((trial, attempt), None)
+        self._carriers.ended((trial, attempt))
         if (trial, attempt) in ledger.starts:
             ledger.starts.remove((trial, attempt))
         ledger.record(
             Ended(
                 t=ledger.now(), trial=trial, attempt=attempt, outcome="lost", cause=cause,
-                step=ledger.history.trials[trial].step, message=message, by="driver",
+                step=ledger.history.trials[trial].step, message=message, by="driver", cost=held.told_cost(ledger.now()),
             )
         )
 

@@ -8,7 +8,7 @@ silent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 AVOID_SECONDS = 120.0
@@ -42,6 +42,7 @@ class Leases:
         self._heard: dict[Lease, float] = {}
         self._speaking: dict[Lease, int] = {}
         self._suspects: dict[Lease, float] = {}
+        self._waiting: dict[Lease, float] = {}
         self._avoided: dict[str, float] = {}
         self.draining: dict[str, str] = {}
         """Why each of these nodes (by id) is about to go away."""
@@ -55,22 +56,23 @@ class Leases:
 
     def keep(self, held: Collection[Lease]) -> None:
         """Forgets all leases but those that are held."""
-        for memory in (self._heard, self._suspects):
+        for memory in (self._heard, self._suspects, self._waiting):
             for lease in memory.keys() - held:
                 del memory[lease]
 
     @contextmanager
-    def speaking(self, trial: int, attempt: int) -> Iterator[None]:
-        """Within the block it waits for an answer, and so is not silent."""
-        lease = trial, attempt
-        self._speaking[lease] = self._speaking.get(lease, 0) + 1
+    def speaking(self, leases: Sequence[Lease]) -> Iterator[None]:
+        """Within the block they wait for an answer, and so are not silent."""
+        for lease in leases:
+            self._speaking[lease] = self._speaking.get(lease, 0) + 1
         try:
             yield
         finally:
-            self._speaking[lease] -= 1
-            if not self._speaking[lease]:
-                del self._speaking[lease]
-            self.heard(trial, attempt)
+            for lease in leases:
+                self._speaking[lease] -= 1
+                if not self._speaking[lease]:
+                    del self._speaking[lease]
+                self.heard(*lease)
 
     def suspect(self, leases: Iterable[Lease]) -> None:
         """These have not begun, and a node was lost to which they may have been sent."""
@@ -92,6 +94,10 @@ class Leases:
         self._heard.pop(lease, None)
         self._suspects.pop(lease, None)
         return True
+
+    def waits(self, trial: int, attempt: int) -> float:
+        """For how many seconds one that has not begun has been waiting for a machine, since this was first asked."""
+        return self._clock() - self._waiting.setdefault((trial, attempt), self._clock())
 
     def avoid(self, node_id: str) -> None:
         """A node fell silent: Ray may not know it for a minute yet, and what it sends there meanwhile never arrives."""

@@ -11,11 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from regrow.infra.coordinator.spacing import Spacing
 from regrow.infra.log.log import Log, Superseded
+from regrow.infra.stores import gather_seconds
 from regrow.search.errors import SearchCodeError
-from regrow.search.events import AnyEvent, Dropped, Opened, Started, decode, encode
+from regrow.search.events import AnyEvent, Dropped, Ended, Opened, Started, decode, encode
 from regrow.search.history import History
 from regrow.search.planning.planner import Planner
 from regrow.tasks.errors import RegrowError, UserCodeError
@@ -33,6 +35,7 @@ class Ledger:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._spacing = Spacing(gather_seconds(store))
         self._planner = Planner()
         self._t = 0.0
         self.drivers: set[str] = set()
@@ -47,12 +50,14 @@ class Ledger:
                     self.drivers.add(event.driver)
         self.starts: list[tuple[int, int]] = []
         """(trial, attempt) decided to start, and not taken by anybody yet."""
+        self.withdrawn: list[tuple[int, int]] = []
+        """(trial, attempt) that waited for a machine and are to wait no longer, of which the driver does not know yet."""
         self.drops: dict[int, list[str]] = {}
         """Manifests by trial whose deletion was decided, and not handed to anybody yet."""
         self._lines: list[bytes] = []
         self._writing = False
         self._waiting: list[asyncio.Future[None]] = []
-        self._work = asyncio.Event()
+        self._work, self._hurry = asyncio.Event(), asyncio.Event()
         self.news = asyncio.Condition()
         """Notified after each commit."""
         self.superseded = False
@@ -95,9 +100,10 @@ class Ledger:
         if self._settle():
             self._work.set()
 
-    async def committed(self) -> None:
+    async def committed(self, *, urgent: bool = True) -> None:
         """Returns once everything recorded so far is durable. Raises Superseded if another writer took over.
 
+        Not `urgent`: nobody waits for what follows, so it may be written with what comes next.
         Raises the store's error if that will not pass: then nothing can be recorded any more.
         """
         self._check()
@@ -106,6 +112,8 @@ class Ledger:
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self._work.set()
+        if urgent:
+            self._hurry.set()
         await waiter
 
     async def look(self) -> None:
@@ -129,6 +137,7 @@ class Ledger:
         compacting: asyncio.Task[None] | None = None
         while True:
             await self._work.wait()
+            await self._gathered()
             self._work.clear()
             lines, self._lines = self._lines if self._broken is None else [], []
             waiting, self._waiting = self._waiting, []
@@ -158,6 +167,19 @@ class Ledger:
             written += 1
             if written % COMPACT_EVERY == 0 and (compacting is None or compacting.done()):
                 compacting = asyncio.create_task(self._compact())
+
+    async def _gathered(self) -> None:
+        """Waits until another write is due, which is sooner where somebody waits for it. The last one does not wait."""
+        while self._lines and self.history.closed is None:
+            hurried = self._hurry.is_set()
+            if not (early := self._spacing.early(time.monotonic(), urgent=hurried)):
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(early):
+                    await (asyncio.sleep(early) if hurried else self._hurry.wait())
+        self._hurry.clear()
+        if self._lines:
+            self._spacing.wrote(time.monotonic())
 
     async def _append(self, lines: list[bytes]) -> None:
         attempt = 0
@@ -219,6 +241,14 @@ class Ledger:
             self._lines.append(encode(decision))
             if isinstance(decision, Started):
                 self.starts.append((decision.trial, decision.attempt))
+            elif isinstance(decision, Ended) and decision.outcome == "paused":
+                self._withdraw(decision.trial, decision.attempt)
             elif isinstance(decision, Dropped):
                 self.drops.setdefault(decision.trial, []).extend(decision.manifests)
         return decided
+
+    def _withdraw(self, trial: int, attempt: int) -> None:
+        if (trial, attempt) in self.starts:  # nobody has it yet
+            self.starts.remove((trial, attempt))
+        else:
+            self.withdrawn.append((trial, attempt))

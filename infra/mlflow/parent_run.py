@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import yaml
 
 from regrow.infra.state.notes import NONE, Notes
 from regrow.search.history import History
+from regrow.search.history.waste import Waste
 from regrow.search.options import chosen
 
 NOTE_TAG = "mlflow.note.content"
@@ -89,6 +90,11 @@ def best_tags(best: Best | None, checkpoint: str | None) -> dict[str, str]:
         "regrow.best_trial": number, "regrow.best_value": value, "regrow.best_step": step,
         "regrow.best_checkpoint": checkpoint or "-",
     }
+
+
+def cost_tags(paid: float, wasted: Iterable[Waste]) -> dict[str, str]:
+    """What attempts have cost, and what of that for nothing; none where they had no price."""
+    return {"regrow.cost": f"{paid:.6g}", "regrow.cost_wasted": f"{sum(w.money for w in wasted):.6g}"} if paid else {}
 
 
 def best_checkpoint(history: History, best: Best | None, address: Callable[[str], str]) -> str | None:

@@ -33,7 +33,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.names import task_name
 
@@ -45,6 +45,8 @@ _STATUS: dict[TrialState, RunStatus] = {
 }
 _CLOSED: dict[str, RunStatus] = {"finished": "FINISHED", "failed": "FAILED"}
 PARENT = "experiment"
+COST = "regrow.cost"
+"""The metric by which MLflow can sort trials by what they cost."""
 Reports: TypeAlias = Callable[[int], Iterable[Reported]]
 """All reports of the log in the segments after a number, anew at each call."""
 
@@ -68,6 +70,8 @@ class Runs:
         """By trial: the segment in which it was proposed."""
         self._bests: dict[str | int, list[Point]] = {}
         """By trial, and of the parent: the best value as it changed."""
+        self._cost = 0.0
+        """What the attempts that have ended cost."""
         self._told = 0
         """Reports and rewinds so far: the steps of the parent's points, which never go back."""
         self._dirty: dict[int, None] = {}
@@ -75,6 +79,7 @@ class Runs:
         self._best: parent_run.Best | None = None
         self._standing = ""
         """How far the experiment was when it was last opened or closed, in words; and its best trial's checkpoint then."""
+        self._costs: dict[str, str] = {}
         self._checkpoint: tuple[parent_run.Best | None, str | None] = None, None
         self._files: dict[str, bytes] = {}
         """Artifacts of the parent run that are due."""
@@ -141,6 +146,8 @@ class Runs:
                     self._note_best(trial, event.t)
             case _:
                 pass
+        if isinstance(event, Ended):
+            self._note_cost(self.history.trials[event.trial], event.t)
         best = parent_run.best_of(self.history)
         if best != self._best:
             objective, found = self.history.objective.name, None if best is None else best[1:]
@@ -150,6 +157,7 @@ class Runs:
         if told:
             # Kept, as what MLflow ends up with must not depend on when it was written.
             self._standing = parent_run.standing(self.history)
+            self._costs = parent_run.cost_tags(self._cost, waste.of_all(self.history).values())
             self._checkpoint = best, parent_run.best_checkpoint(self.history, best, self._address)
 
     def take(self) -> list[RunUpdate]:
@@ -203,6 +211,15 @@ class Runs:
             points = parent_run.best_points(self.history.objective.name, trial.best, trial.best[1], _ms(t))
             self._bests.setdefault(trial.number, []).extend(point for point in points if point[0] not in self._metrics)
 
+    def _note_cost(self, trial: TrialRecord, t: float) -> None:
+        """What the trial, and all of them, have cost by the end of an attempt; nothing where that had no price."""
+        if (paid := trial.attempts[-1].cost) is None:
+            return
+        self._cost += paid
+        self._bests.setdefault(trial.number, []).append((COST, cost.of_trial(trial, t) or 0.0, trial.step, _ms(t)))
+        self._bests.setdefault(PARENT, []).append((COST, self._cost, self._told, _ms(t)))
+        self._parent = True
+
     def _rewind(self, event: Began) -> bool:
         """Whether an attempt goes back: what is superseded stays in the run that it was written to, and a new run takes over
         what still holds."""
@@ -240,6 +257,9 @@ class Runs:
         tags |= self._born.get(trial.number, {}) | self._decisions.get(trial.number, {})
         if nodes:
             tags["regrow.node"] = nodes[-1]
+        if markets := [a.market for a in trial.attempts if a.market and a.t_began is not None]:
+            tags["regrow.market"] = markets[-1]
+        tags |= parent_run.cost_tags(sum(a.cost or 0.0 for a in trial.attempts), waste.of_trial(trial).values())
         if any(a.message for a in trial.attempts):
             # Also where the last attempt has none: what an attempt before it said is there, and would stay.
             tags["regrow.reason"] = trial.attempts[-1].message or "-"
@@ -280,6 +300,7 @@ class Runs:
         if history.opened is not None and history.opened.flow_run:
             tags["regrow.flow_run"] = history.opened.flow_run
         checkpoint = self._checkpoint[1] if self._checkpoint[0] == self._best else None
+        tags |= self._costs
         tags |= parent_run.best_tags(self._best, checkpoint)
         tags[parent_run.NOTE_TAG] = parent_run.note(history, self._best, checkpoint, self._standing, self._notes)
         tags |= parent_run.user_tags(self._notes)

@@ -17,7 +17,7 @@ from prefect.client.schemas.actions import ArtifactCreate
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
-from regrow.search.history import History, waste
+from regrow.search.history import History, cost, waste
 from regrow.tasks.addresses import redacted
 from regrow.tasks.traces import printable
 
@@ -57,6 +57,7 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     why = f", because {_plain(history.closing.why)}" if history.closing is not None and history.closing.why else ""
     lines = [f"# {_plain(spec.name)}", "", f"**{status}**: {len(history.trials)} of {history.total} trials ({counts}){why}.", ""]
     lines += _best(history, places)
+    lines += _spent(history)
     lines += _links(history, places)
     for name, heading in PICTURES.items():
         if pictures and name in pictures:
@@ -77,6 +78,16 @@ def _best(history: History, places: Places) -> list[str]:
     if (found := summaries.checkpoint(history, history.trials[view["trial"]], places)) is not None:
         lines += [f"Its checkpoint: `{found}`", "", f"Its files: `{places.command('best', name, '--save FOLDER')}`", ""]
     return lines
+
+
+def _spent(history: History) -> list[str]:
+    """What it has cost, where there are prices."""
+    spent = cost.of(history, history.t_last)
+    if spent.money is None:
+        return []
+    told = f"Cost: {spent.money:,.2f}, at {cost.prices(history)} for a slot and hour"
+    lost = waste.money(history)
+    return [f"{told}; {lost:,.2f} of it for nothing." if lost else f"{told}.", ""]
 
 
 def _links(history: History, places: Places) -> list[str]:
@@ -128,11 +139,14 @@ def _wasted(history: History) -> list[str]:
     found = waste.of_all(history)
     if not found:
         return ["No work was wasted.", ""]
-    columns = ("lost to", "attempts", "steps done again", "slot-seconds")
-    rows = [(kind, w.attempts, w.steps, f"{w.seconds:.1f}") for kind, w in found.items()]
-    hit = [
-        (t.number, kind, w.attempts, w.steps, f"{w.seconds:.1f}") for t in history.trials for kind, w in waste.of_trial(t).items()
-    ]
+    priced = any(w.money for w in found.values())
+    columns = ("lost to", "attempts", "steps done again", "slot-seconds", *(("cost",) if priced else ()))
+
+    def row(kind: str, w: waste.Waste) -> tuple[object, ...]:
+        return (kind, w.attempts, w.steps, f"{w.seconds:.1f}", *((f"{w.money:,.2f}",) if priced else ()))
+
+    rows = [row(kind, w) for kind, w in found.items()]
+    hit = [(t.number, *row(kind, w)) for t in history.trials for kind, w in waste.of_trial(t).items()]
     return ["## Wasted work", "", *_table(columns, rows), "", *_table(("trial", *columns), hit[:MOST_TRIALS]), ""]
 
 

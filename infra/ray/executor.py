@@ -53,7 +53,9 @@ class RayExecutor:
 
     def submit(self, assignment: Assignment, *, task_run: str, avoid: Sequence[str] = ()) -> Any:
         """See Executor."""
-        selector = self._nodes.selector(assignment.needs, avoid_spot=assignment.avoid_spot, avoid=avoid)
+        selector = self._nodes.selector(
+            assignment.needs, avoid_spot=assignment.avoid_spot, market=assignment.market, avoid=avoid
+        )
         options = {"name": task_name(assignment.trial), "label_selector": selector, **options_of(assignment.needs)}
         return _run.options(**options).remote(self._shared, assignment, task_run)
 

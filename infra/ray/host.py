@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from regrow.infra.machine import descendants
+from regrow.infra.ray.nodes import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
 from regrow.tasks.messages import Place
 
-NODE_TYPE = "ray.io/node-group"
-"""The label by which launchers (Ray's own, KubeRay) say of which of their groups a node is."""
+NODE_TYPES = ("regrow.io/instance-type", "node.kubernetes.io/instance-type", "ray.io/node-group")
+"""The labels that say what kind of node it is, the most exact one first. By the last one launchers (Ray's own, KubeRay) say of
+which of their groups it is."""
+PRICE = "regrow.io/price"
+"""The label that says what the whole node costs an hour."""
 LOOK_SECONDS = 5.0
 """Between two looks for what dead workers left: it takes some milliseconds, and there are trials of one."""
 
@@ -25,7 +31,12 @@ class RayHost(NodeNotices):
         import ray
 
         there = ray.get_runtime_context()
-        return Place(platform.node(), there.get_node_id(), str(there.get_node_labels().get(NODE_TYPE, "")))
+        labels = {name: str(value) for name, value in there.get_node_labels().items()}
+        price = _price(labels.get(PRICE, ""))
+        return Place(
+            platform.node(), there.get_node_id(), next((labels[name] for name in NODE_TYPES if labels.get(name)), ""),
+            market=labels.get(MARKET_LABEL, ""), price=price, share=1.0 if price is None else _share(there),
+        )
 
     @contextmanager
     def listen(self, tell: Tell) -> Iterator[None]:
@@ -48,3 +59,23 @@ def _look_for_orphans() -> None:
     if time.monotonic() - _looked[0] >= LOOK_SECONDS:
         descendants.end_orphans()
         _looked[0] = time.monotonic()
+
+
+def _price(text: str) -> float | None:
+    """What a label says; None for nothing, or nothing that is a price."""
+    try:
+        price = float(text)
+    except ValueError:
+        return None
+    return price if 0 <= price < math.inf else None
+
+
+def _share(here: Any) -> float:
+    """The part of this node that a task has: the largest of its parts of what the node has."""
+    import ray
+
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # ray's
+    node: dict[str, float] = next((node["Resources"] for node in nodes if node["NodeID"] == here.get_node_id()), {})
+    assigned: dict[str, float] = here.get_assigned_resources()
+    parts = [amount / node[name] for name, amount in assigned.items() if node.get(name, 0.0) > 0 and not name.startswith("node:")]
+    return min(1.0, max(parts, default=1.0))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from regrow.infra.machine import capacity
-from regrow.infra.ray import cluster
+from regrow.infra.ray import cluster, scaling
 from regrow.infra.state.experiments import make_importable
 from regrow.search import samplers
 from regrow.search.errors import SpecError
@@ -49,15 +49,24 @@ def environment(spec: Spec) -> dict[str, str]:
 
 
 def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
-    """How many attempts may run at a time: as specified, else as many as the cluster can hold.
+    """How many attempts may run at a time: as was said, else as many as the cluster has room for now.
 
-    Raises SpecError if no node can hold a single one: it would wait forever.
+    Raises SpecError if no node can hold a single one, unless somebody has said how many and the cluster is the user's own: that
+    may grow as soon as something waits.
     """
     nodes = ray_cluster.nodes()
-    most = room(spec.resources.needs(), nodes)
-    if most == 0:
-        raise _no_room(spec, nodes)
-    return spec.concurrency or most  # a specification that asks for nothing has a concurrency
+    present, most = room(spec.resources.needs(), nodes), scaling.most(spec)
+    if present == 0 and (ray_cluster.local or most is None):
+        raise _no_room(spec, nodes, local=ray_cluster.local)
+    return most or present  # a specification that asks for nothing has a concurrency
+
+
+def shortage(spec: Spec, ray_cluster: cluster.Cluster) -> str | None:
+    """What to tell people if no node can hold a trial now; None if one can."""
+    nodes = ray_cluster.nodes()
+    if room(spec.resources.needs(), nodes):
+        return None
+    return f"No node of the cluster can hold a trial now, which needs {_asked(spec)}: they wait for one. {_have(nodes)}."
 
 
 def check_room(spec: Spec) -> None:
@@ -66,14 +75,24 @@ def check_room(spec: Spec) -> None:
     if here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
         return
     if room(spec.resources.needs(), [here]) == 0:
-        raise _no_room(spec, [here])
+        raise _no_room(spec, [here], local=True)
 
 
-def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]]) -> SpecError:
+def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]], *, local: bool) -> SpecError:
+    problem = f"no node of the cluster can hold a trial that needs this; {_have(nodes)}"
+    hint = "ask for less, or add a node that has it"
+    if not local:
+        hint += f"; if the cluster grows by itself, say how many trials may run at a time: concurrency, or {scaling.SLOTS}"
+    return SpecError(key="resources", value=_asked(spec), problem=problem, hint=hint)
+
+
+def _asked(spec: Spec) -> dict[str, Any]:
+    return {name: amount for name, amount in spec.resources if amount}
+
+
+def _have(nodes: Sequence[Mapping[str, float]]) -> str:
     have = "; ".join(dict.fromkeys(map(capacity.words, nodes)))
-    problem = f"no node of the cluster can hold a trial that needs this; {'it has' if len(nodes) == 1 else 'they have'} {have}"
-    asked = {name: amount for name, amount in spec.resources if amount}
-    return SpecError(key="resources", value=asked, problem=problem, hint="ask for less, or add a node that has it")
+    return f"{'it has' if len(nodes) == 1 else 'they have'} {have}"
 
 
 def warm_up(spec: Spec, count: int) -> None:

@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 
-from regrow.infra.ray import cluster, private
-from regrow.search.needs import Needs
+from regrow.infra.coordinator.room import Room
+from regrow.infra.ray import cluster, private, scaling
+from regrow.search.needs import Needs, room, widest
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
 """What Ray is told a node that is about to go away has left; no cloud gives more notice."""
+USED_SECONDS = 20.0
+"""After so long without an attempt a node is not in use any more."""
 MARKET_LABEL = "ray.io/market-type"
 """Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
 NOT_SPOT = {MARKET_LABEL: "!spot"}
+_MARKETS = {"spot": {MARKET_LABEL: "spot"}, "on-demand": NOT_SPOT}
+"""Machines on demand need no label."""
 
 
 class Nodes:
@@ -31,6 +37,11 @@ class Nodes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._alive: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, dict[str, Any]] = {}
+        """All that were there since the session began."""
+        self._fitting: dict[tuple[tuple[str, float], ...], set[str]] = {}
+        """Ids of those of them that are large enough, by what is needed: to look at 300 takes 10 ms."""
+        self._used: dict[str, float] = {}
         self._gone: set[str] = set()
         self._lost: list[str] = []
         self._draining: dict[str, str] = {}
@@ -68,28 +79,60 @@ class Nodes:
             self._to_drain[node_id] = why
 
     def selector(
-        self, needs: Needs, *, avoid_spot: bool, avoid: Iterable[str] = ()
+        self, needs: Needs, *, avoid_spot: bool, market: str = "", avoid: Iterable[str] = ()
     ) -> dict[str, str] | None:
         """The label selector for an attempt that needs this; None where it makes no difference.
 
-        Keeps it off spot machines, and off the nodes `avoid`, each as long as there are others that could hold it.
+        Keeps it off spot machines where there are others, or may be: one was there in this session, or whoever started the
+        cluster says so. Keeps it off the nodes `avoid` as long as there are others that could hold it. With a `market` it goes to
+        machines of that kind, or waits for one.
         """
         with self._lock:
-            able = {key: node for key, node in self._alive.items() if needs.fitting(node["Resources"])}
-        found: dict[str, str] = {}
+            fitting = self._that_fit(needs)
+            able = {key: node for key, node in self._alive.items() if key in fitting}
+            known = [node for key, node in self._known.items() if key in fitting]
+        found = dict(_MARKETS.get(market, {}))
+        if market:
+            able = {key: node for key, node in able.items() if (_market(node) == "spot") == (market == "spot")}
         shunned = sorted(set(avoid) & able.keys())
         if shunned and len(shunned) < len(able):
             able = {key: node for key, node in able.items() if key not in shunned}
             found[NODE_LABEL] = f"!in({','.join(shunned)})"
-        markets = [node.get("Labels", {}).get(MARKET_LABEL) for node in able.values()]
-        if avoid_spot and "spot" in markets and any(m != "spot" for m in markets):
+        markets = {_market(node) for node in known} | scaling.markets()
+        if avoid_spot and "spot" in markets and markets != {"spot"}:
             found.update(NOT_SPOT)
         return found or None
 
-    def that_hold(self, needs: Needs) -> list[str]:
-        """Ids of the nodes that are large enough for an attempt that needs this."""
+    def room(self, needs: Needs) -> Room:
+        """For how many attempts that need this there is room.
+
+        Nodes that are about to go away do not count, but for this one: all ends with it.
+        """
         with self._lock:
-            return [key for key, node in self._alive.items() if needs.fitting(node["Resources"])]
+            leaving = (self._draining.keys() | self._to_drain.keys()) - {self.here}
+            there = [node for key, node in self._alive.items() if key not in leaving]
+        nodes = [node["Resources"] for node in there]
+        spot = [node["Resources"] for node in there if _market(node) == "spot"]
+        return Room(slots=room(needs, nodes), widest=max(1, widest(needs, nodes)), spot=room(needs, spot))
+
+    def use(self, node_ids: Collection[str]) -> None:
+        """Attempts run on these nodes now."""
+        with self._lock:
+            self._used |= dict.fromkeys(node_ids, time.monotonic())
+
+    def in_use(self) -> list[str]:
+        """Ids of the nodes on which attempts run, or did so lately."""
+        with self._lock:
+            lately = time.monotonic() - USED_SECONDS
+            self._used = {node_id: t for node_id, t in self._used.items() if t > lately and node_id in self._alive}
+            return list(self._used)
+
+    def _that_fit(self, needs: Needs) -> set[str]:
+        """Ids of the nodes that are, or were, and are large enough; under the lock."""
+        needed = tuple(sorted(needs.of_node().items()))
+        if needed not in self._fitting:
+            self._fitting[needed] = {key for key, node in self._known.items() if needs.fitting(node["Resources"])}
+        return self._fitting[needed]
 
     def _run(self, done: threading.Event) -> None:
         while not done.wait(POLL_SECONDS):
@@ -109,7 +152,10 @@ class Nodes:
             lost = [key for key in self._alive if key not in alive and key not in self._gone]
             self._gone.update(lost)
             self._lost += lost
+            if alive.keys() - self._known.keys():
+                self._fitting.clear()
             self._alive = alive
+            self._known |= alive
             self._draining = {
                 key: "its node is being drained" for key in draining if key in alive and key not in self._to_drain
             }
@@ -121,3 +167,8 @@ class Nodes:
             private.drain(node_id, why, DRAIN_SECONDS)
             with self._lock:
                 self._to_drain.pop(node_id, None)
+
+
+def _market(node: Mapping[str, Any]) -> str:
+    market: str = node.get("Labels", {}).get(MARKET_LABEL, "")
+    return market

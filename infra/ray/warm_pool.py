@@ -2,7 +2,8 @@
 
 Ray gives an idle process to the next task of the same runtime environment, and ends one that nobody used for a while; so
 a task that does nothing is sent now and then, which also starts the next spare once one was taken. About 100 MB a node.
-What a worker that died has left on its node is ended by the same task.
+What a worker that died has left on its node is ended by the same task. A node on which nothing runs is left alone: where a
+cluster grows and shrinks by itself, it would never be given back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from regrow.infra.machine import descendants
 from regrow.infra.ray import cluster
 from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.ray.nodes import Nodes
-from regrow.search.needs import Needs
 
 FIRST_SECONDS = 6.0
 """Until the first, which takes 2.4 s of CPU: the trials that start with the session need the processor more."""
@@ -32,10 +32,10 @@ MOST_NODES = 32
 
 
 @contextmanager
-def spares(nodes: Nodes, needs: Needs) -> Iterator[None]:
-    """Keeps one within the block on every node that can hold an attempt that needs this."""
+def spares(nodes: Nodes) -> Iterator[None]:
+    """Keeps one within the block on every node on which an attempt runs, or has lately."""
     done = threading.Event()
-    thread = threading.Thread(target=_keep, args=(nodes, needs, done), name="regrow-spares", daemon=True)
+    thread = threading.Thread(target=_keep, args=(nodes, done), name="regrow-spares", daemon=True)
     thread.start()
     try:
         yield
@@ -43,14 +43,14 @@ def spares(nodes: Nodes, needs: Needs) -> Iterator[None]:
         done.set()
 
 
-def _keep(nodes: Nodes, needs: Needs, done: threading.Event) -> None:
+def _keep(nodes: Nodes, done: threading.Event) -> None:
     waiting: dict[str, Any] = {}
     pause = FIRST_SECONDS
     while not done.wait(pause):
         pause = PERIOD_SECONDS
         try:
             if cluster.head_answers():
-                _touch(nodes.that_hold(needs)[:MOST_NODES], waiting)
+                _touch(nodes.in_use()[:MOST_NODES], waiting)
         except Exception as error:  # noqa: BLE001 - Ray's own errors are many; without a spare a loss only takes longer
             logging.getLogger(__name__).info("no spare process could be kept: %s", error)
 

@@ -155,7 +155,10 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
         "more": f"{duration(spent.hours * 3600)} on {history.slots} slot{'' if history.slots == 1 else 's'}",
     }
     if spent.money is not None:
-        yield {"label": "Cost", "number": f"{spent.money:,.2f}", "more": f"at {cost.prices(history)} for a slot and hour"}
+        lost_money = waste.money(history)
+        nothing = f"; {lost_money:,.2f} for nothing" if lost_money else ""
+        more = f"at {cost.prices(history)} for a slot and hour{nothing}"
+        yield {"label": "Cost", "number": f"{spent.money:,.2f}", "more": more}
     lost = waste.of_all(history)
     seconds, attempts = sum(one.seconds for one in lost.values()), sum(one.attempts for one in lost.values())
     share = f", {seconds / (spent.hours * 3600):.1%} of all" if spent.hours and seconds else ""

@@ -10,6 +10,11 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
 
+def gather_seconds(store: Store) -> float:
+    """How far apart writes to a store should be that many are made of: 0 where they cost nothing, as in a folder."""
+    return float(getattr(store, "gather_seconds", 0.0))
+
+
 def open_store(url: str) -> Store:
     """The store at `url`: a local path (`~` is expanded), a `file://` or an `s3://` URL. Nothing is created, and nobody
     is asked, before the first use.

@@ -113,6 +113,7 @@ def show(history: History, *, alive: bool, now: float, notes: Notes | None = Non
         "steps": cost.steps(history),
         "slot_hours": round(spent.hours, 6),
         "cost": None if spent.money is None else round(spent.money, 6),
+        "wasted_cost": None if (lost := waste.money(history)) is None else round(lost, 6),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
         "sessions": sessions(history),
         **({} if notes is None else notes.view()),
@@ -154,6 +155,7 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
         "config": history.spec.space.nest(trial.config),
         "value": trial.best[0] if trial.best else None,
         "steps": trial.step,
+        "cost": cost.of_trial(trial, history.t_last),
         "waste": _waste(waste.of_trial(trial)),
         "attempts": [
             {
@@ -165,6 +167,9 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
                 "node_type": a.node_type,
                 "slot_seconds": round(a.slot_seconds(history.t_last), 3),
                 "price_per_hour": a.price,
+                "market": a.market,
+                "node_price_per_hour": a.node_price,
+                "cost": a.cost_at(history.t_last),
                 "cause": a.cause,
                 "reason": a.message,
             }
@@ -174,9 +179,10 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
 
 
 def _waste(found: dict[str, waste.Waste]) -> dict[str, dict[str, float]]:
-    """By class of failure: attempts, steps done again, slot-seconds."""
+    """By class of failure: attempts, steps done again, slot-seconds, what these cost."""
     return {
-        kind: {"attempts": w.attempts, "steps": w.steps, "node_seconds": round(w.seconds, 3)} for kind, w in found.items()
+        kind: {"attempts": w.attempts, "steps": w.steps, "node_seconds": round(w.seconds, 3), "cost": round(w.money, 6)}
+        for kind, w in found.items()
     }
 
 

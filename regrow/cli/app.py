@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from regrow.cli.best import best
+from regrow.cli.cluster import cluster
 from regrow.cli.compare import compare
 from regrow.cli.cp import cp
 from regrow.cli.down import down
@@ -59,6 +60,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)
+app.add_typer(cluster, name="cluster")
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from regrow.cli.options import EventsOption, PortOption, QuietOption, StateOptio
 from regrow.cli.session import run_session
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
+from regrow.tasks.errors import UserError
 
 
 def run(
@@ -21,12 +22,30 @@ def run(
     quiet: QuietOption = False,
     as_json: EventsOption = False,
     prefect_port: PortOption = None,
+    on: Annotated[
+        Path | None,
+        typer.Option(
+            "--on", metavar="CLUSTER", readable=False, show_default=False,
+            help="A cluster's YAML file: bring it up, run there, bring the results home, end it",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --on: do not ask before it costs money")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="With --on: leave the cluster up")] = False,
 ) -> None:
     """Run the experiment that FILE describes, or go on with it if it is there already."""
+    if on is not None:
+        from regrow.cli.on_cluster import run_on
+
+        if prefect_port is not None:
+            raise UserError("--prefect-port is for this machine; `regrow cluster ui` opens the page of a run --on a cluster")
+        run_on(file, on, name=name, trials=trials, state=state, quiet=quiet, as_json=as_json, yes=yes, keep=keep)
+    if yes or keep:
+        raise UserError("--yes and --keep go with --on CLUSTER")
+    from regrow.infra.ray.scaling import with_market
     from regrow.infra.state.spec_file import read_spec
     from regrow.infra.state.yaml_file import located
 
-    spec = read_spec(file)
+    spec = with_market(read_spec(file))
     try:
         if name is not None:
             spec = type(spec).parse({**spec.to_json(), "name": name})

@@ -13,6 +13,7 @@ from regrow.search import schedulers
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Closed,
     Closing,
     Created,
@@ -75,6 +76,11 @@ class Board:
         """Steps that count."""
         return self.spent - self.history.lost_steps
 
+    def waiting(self, now: float) -> int:
+        """How many attempts have been waiting for a node for longer than a start takes."""
+        attempts = (self.history.trials[number].attempts[-1] for number in self.history.running)
+        return sum(a.t_began is None and now - a.t_started >= words.START_SECONDS for a in attempts)
+
     def share(self) -> float:
         """How much of the experiment is done, from 0 to 1."""
         history = self.history
@@ -100,7 +106,7 @@ class Board:
     def apply(self, event: AnyEvent) -> list[str]:
         """Takes an event in; returns lines for what a person wants to read as it happens."""
         history = self.history
-        silent = event.t - history.t_last
+        silent, slots = event.t - history.t_last, history.slots
         lost_before = history.lost_steps
         source = None
         if isinstance(event, Decided) and event.source is not None:
@@ -131,6 +137,8 @@ class Board:
                 self.incidents.revived(event.trial)
             case _:
                 pass
+        if isinstance(event, Capacity) and event.slots == slots:
+            return []  # a larger node among as many: matters to attempts of several slots alone
         lines = self._told(event, silent, history.lost_steps - lost_before)
         if not self._is_loss(event):
             self.latest += [(event.t, line) for line in lines]
@@ -146,6 +154,10 @@ class Board:
         match event:
             case Opened():
                 return self._opened(event, silent)
+            case Capacity():
+                return [words.capacity(event.slots)]
+            case Started() if event.market and event.attempt > 1 and history.trials[event.trial].attempts[-2].withdrawn:
+                return [words.moved(history.trials[event.trial])]
             case Began():
                 self.began = True
                 self.nodes.add(event.node)

@@ -109,6 +109,8 @@ def _facts(board: Board, now: float, *, banner: bool) -> list[tuple[str, str]]:
     if history.lost_steps:
         facts.append((f"{history.lost_steps} step{text.ends(history.lost_steps)} done again", ""))
     facts.append((f"{len(history.running)} of {history.slots} slots", ""))
+    if not banner and (waiting := board.waiting(now)):
+        facts.append((words.waiting(waiting), "yellow"))
     if spec.stop.hours is not None:
         facts.append((f"ends after {spec.stop.hours:g} h", "dim"))
     return facts

@@ -91,7 +91,7 @@ def _step(history: History, trial: TrialRecord) -> str:
 
 def _age(board: Board, trial: TrialRecord, now: float) -> str:
     if trial.attempts[-1].t_began is None:
-        return "starts"
+        return words.start(now - trial.attempts[-1].t_started, trial.attempts[-1].market)
     heard = board.heard.get(trial.number, now)
     attempt = trial.attempts[-1]
     done = trial.step - attempt.from_step

@@ -126,7 +126,8 @@ def standing(history: History) -> Iterator[str]:
 def losses(kind: str, lost: waste.Waste) -> str:
     """One class of the wasted work, in words."""
     times = f"{lost.attempts} attempt{'' if lost.attempts == 1 else 's'}"
-    return f"{kind}: {times}, {lost.steps} steps done again, {lost.seconds:.1f} slot-seconds for nothing"
+    money = f", cost {lost.money:,.2f}" if lost.money else ""
+    return f"{kind}: {times}, {lost.steps} steps done again, {lost.seconds:.1f} slot-seconds for nothing{money}"
 
 
 def best(history: History, places: Places) -> Iterator[str]:

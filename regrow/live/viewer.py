@@ -13,7 +13,7 @@ from rich.text import Text
 
 from regrow.infra.log.log import Segments, full
 from regrow.infra.state.notes import NONE, Notes
-from regrow.live import text
+from regrow.live import text, words
 from regrow.live.board import Board
 from regrow.live.grid import signs_of
 from regrow.live.layout import compose
@@ -151,6 +151,7 @@ def standing(board: Board, now: float) -> str:
         f"ran {text.duration(history.elapsed(now))}",
         *([f"{text.duration(left)} left"] if left is not None else []),
         *([f"{board.incidents.count} losses"] if board.incidents.count else []),
+        *([words.waiting(waiting)] if (waiting := board.waiting(now)) else []),
     ]
     if best is not None and best.best is not None:
         parts.append(f"best {one_line(history.objective.name)} {text.number(best.best[0])} (trial {best.number})")

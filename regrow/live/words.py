@@ -8,8 +8,11 @@ from regrow.live.text import duration, ends, number
 from regrow.search.durations import in_words
 from regrow.search.events import Ended
 from regrow.search.history import History, TrialRecord
+from regrow.search.planning.market import kind
 from regrow.tasks.traces import one_line
 
+START_SECONDS = 30.0
+"""After so long an attempt that has not begun waits for a node."""
 SILENT_SECONDS = 60.0
 """So long no trial is called silent, however quick it was."""
 
@@ -26,6 +29,17 @@ def end(history: History, trial: TrialRecord, event: Ended, *, star: bool, like:
 def loss(one: Loss) -> str:
     """A trial was lost, with or without another attempt."""
     return f"trial {one.trial} {lost(one)}"
+
+
+def capacity(slots: int) -> str:
+    """The cluster has become larger or smaller."""
+    now = f"room for {slots} trial{ends(slots)} at a time now" if slots else "no room for a trial now: they wait for a node"
+    return f"the cluster has {now}"
+
+
+def waiting(attempts: int) -> str:
+    """Attempts have not begun."""
+    return f"{attempts} wait{'s' if attempts == 1 else ''} for a node"
 
 
 def revival(trial: TrialRecord) -> str:
@@ -67,6 +81,17 @@ def seconds(span: float) -> str:
 def heard(span: float, usual: float) -> str:
     """How long ago a trial reported; 'silent 4 min' after a minute and three times as long as it `usual`ly takes."""
     return f"silent {in_words(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
+
+
+def start(span: float, market: str = "") -> str:
+    """How long an attempt has been waiting to begin; 'waits 4 min for spot' once that is more than a start takes."""
+    return f"waits {in_words(round(span))}{f' for {market}' if market else ''}" if span >= START_SECONDS else "starts"
+
+
+def moved(trial: TrialRecord) -> str:
+    """An attempt waited for a machine in vain, and its trial asks for another kind."""
+    last, before = trial.attempts[-1], trial.attempts[-2]
+    return f"trial {trial.number} asks for {kind(last.market)}: {one_line(before.message)}"
 
 
 def ago(span: float) -> str:

@@ -13,6 +13,7 @@ from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Closed,
     Closing,
     Created,
@@ -26,6 +27,7 @@ from regrow.search.events import (
     Revived,
     Saved,
     Started,
+    Waited,
 )
 from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.history.story import story
@@ -89,6 +91,9 @@ class History(View):
         self.opened = event
         self.environment = event.environment or self.environment
 
+    def _capacity(self, event: Capacity) -> None:
+        self.slots, self.widest = event.slots, event.widest
+
     def _named(self, spec: Spec) -> Spec:
         return spec if self.called in (None, spec.name) else spec.model_copy(update={"name": self.called})
 
@@ -121,11 +126,15 @@ class History(View):
         trial.attempts.append(
             Attempt(
                 number=event.attempt, t_started=event.t, until=event.until, avoid_spot=event.avoid_spot, width=event.width,
-                checkpoints=event.checkpoints, clones=event.clones,
+                checkpoints=event.checkpoints, clones=event.clones, market=event.market,
             )
         )
         self._enter(trial, after)
         self.occupied += event.width
+
+    def _waited(self, event: Waited) -> None:
+        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)  # only who has not begun may wait
+        attempt.waited = self.waiting[trial.number] = event.seconds
 
     def _began(self, event: Began) -> None:
         trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)
@@ -135,7 +144,13 @@ class History(View):
         attempt.t_began = max(attempt.t_started, event.t - event.ago)  # a clock that was set: not before it was started
         attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
         attempt.node_id, attempt.node_type = sys.intern(event.node_id), sys.intern(event.node_type)
+        attempt.market = sys.intern(event.market)
+        self.found[event.market or "on-demand"] = event.t
+        self.waiting.pop(trial.number, None)
         attempt.price = self.spec.price_per_hour
+        attempt.node_price = event.price
+        if event.price is not None:
+            attempt.price = event.price * event.share / attempt.width
         attempt.from_step = attempt.to_step = event.restored
         before = trial.best
         for number, steps in trial.curve.rewind(event.restored):
@@ -226,6 +241,10 @@ class History(View):
         if event.by == "planner":  # it ended with its driver, not when the next one declared it lost
             attempt.t_ended = max(self._clock.cut, attempt.t_began or attempt.t_started)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
+        attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
+        if attempt.withdrawn:
+            trial.in_vain = attempt.market, event.t
+        self.waiting.pop(trial.number, None)
         # The same for a thousand trials where one bug fails them all: kept once.
         attempt.message, attempt.trace = sys.intern(event.message), sys.intern(event.trace)
         if event.cause:
@@ -297,8 +316,10 @@ class History(View):
 _HANDLERS: dict[type, Callable[[History, Any], None]] = {
     Created: History._created,
     Opened: History._opened,
+    Capacity: History._capacity,
     Proposed: History._proposed,
     Started: History._started,
+    Waited: History._waited,
     Began: History._began,
     Reported: History._reported,
     Decided: History._decided,

@@ -31,6 +31,10 @@ class Attempt:
     until: int | None = None
     """The step at which the next decision is due; None for none before the trial's end."""
     avoid_spot: bool = False
+    market: str = ""
+    """The kind of machine that it asks for, empty for any; once it has begun: that of its node, empty where that has no label."""
+    waited: float = 0.0
+    """Seconds for which it was seen to wait for a machine before it began."""
     verdict: Leave | None = None
     """How it is to end by the scheduler's decision, also once it has; None where the scheduler let it go on."""
     why: str = ""
@@ -51,7 +55,12 @@ class Attempt:
     wasted_s: float = 0.0
     """Slot-seconds that led to nothing: from its last step that still counts to its end."""
     price: float | None = None
-    """What a slot cost an hour when it began, by the specification; None where that had no price."""
+    """What a slot costs an hour: its part of what its node tells, else by the specification when it began; None where that had no
+    price."""
+    node_price: float | None = None
+    """What its whole node costs an hour, as that tells; None where it does not."""
+    cost: float | None = None
+    """What it has cost; None where there is no price, and until it has ended."""
     node_type: str = ""
     """What kind of node it runs on, as the cluster calls it; empty where it does not say."""
     saved: int = 0
@@ -64,6 +73,21 @@ class Attempt:
         if self.t_began is None:
             return 0.0
         return max(0.0, (now if self.t_ended is None else self.t_ended) - self.t_began) * self.width  # clocks of machines differ
+
+    def cost_at(self, t: float) -> float | None:
+        """What it has cost by the time `t` (seconds since the epoch); None where there is no price."""
+        if self.price is None or self.t_began is None:
+            return None
+        return round(self.slot_seconds(t) * self.price / 3600.0, 9)
+
+    def told_cost(self, t: float) -> float | None:
+        """The same for its end, which says it where its node tells a price: the specification's may be another one by then."""
+        return None if self.node_price is None else self.cost_at(t)
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it was to wait for a machine no longer, and never began."""
+        return self.outcome == "paused" and self.t_began is None
 
     @property
     def stop(self) -> str | None:
@@ -121,6 +145,8 @@ class TrialRecord:
     """Attempts that ended, by cause."""
     evictions: int = 0
     """Attempts whose node went away under them; the loss of a driver is none."""
+    in_vain: tuple[str, float] | None = None
+    """The kind of machine for which an attempt of it waited in vain last, and when that was decided."""
     decided: int = 0
     """The last step at which a decision was taken."""
     changes: list[Change] = field(default_factory=list)

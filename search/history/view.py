@@ -44,6 +44,10 @@ class View:
         """Slots that running attempts have, by their widths."""
         self.revivable: dict[int, None] = {}
         """Failed trials that the user wants to be tried again, by number; those first whose attempt is still open."""
+        self.waiting: dict[int, float] = {}
+        """Trials whose attempt was seen to wait for a machine and has not begun, and for how many seconds."""
+        self.found: dict[str, float] = {}
+        """When an attempt last began on a machine of each kind."""
         self.orphans: list[tuple[int, int]] = []
         """(trial, attempt) left open by a driver that is gone."""
         self.best: int | None = None
@@ -88,6 +92,11 @@ class View:
     def elapsed(self, now: float | None = None) -> float:
         """Seconds that the experiment ran, over all its sessions; `now` (seconds since the epoch) while one is under way."""
         return self._clock.elapsed(None if self.closed else now)
+
+    @property
+    def cut(self) -> float:
+        """When the session before this one was last heard of, seconds since the epoch."""
+        return self._clock.cut
 
     @property
     def t_created(self) -> float:

@@ -17,15 +17,20 @@ CLASSES = ("preempted", "infrastructure", "stalled", "error", "checkpoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waste:
-    """Attempts that were cut off, steps done again, seconds of a node, times the slots on it, for nothing."""
+    """Attempts that were cut off, steps done again, seconds of a node, times the slots on it, for nothing.
+
+    `money`: what these seconds cost, as far as there was a price when the attempts began.
+    """
 
     attempts: int = 0
     steps: int = 0
     seconds: float = 0.0
+    money: float = 0.0
 
     def __add__(self, other: Waste) -> Waste:
         return Waste(
-            attempts=self.attempts + other.attempts, steps=self.steps + other.steps, seconds=self.seconds + other.seconds
+            attempts=self.attempts + other.attempts, steps=self.steps + other.steps, seconds=self.seconds + other.seconds,
+            money=self.money + other.money,
         )
 
     def __bool__(self) -> bool:
@@ -37,7 +42,8 @@ def of_trial(trial: TrialRecord) -> dict[str, Waste]:
     found: dict[str, Waste] = {}
     for attempt in trial.attempts:
         if attempt.cause or attempt.superseded:
-            one = Waste(attempts=int(bool(attempt.cause)), steps=attempt.superseded, seconds=attempt.wasted_s)
+            money = attempt.wasted_s * (attempt.price or 0.0) / 3600.0
+            one = Waste(attempts=int(bool(attempt.cause)), steps=attempt.superseded, seconds=attempt.wasted_s, money=money)
             kind = attempt.cause or "checkpoint"
             found[kind] = found.get(kind, Waste()) + one
     return found
@@ -47,6 +53,12 @@ def of_all(history: History) -> dict[str, Waste]:
     """The same for a whole experiment, in the order of CLASSES."""
     totals = _sum(of_trial(trial) for trial in history.trials)
     return {kind: totals[kind] for kind in CLASSES if kind in totals}
+
+
+def money(history: History) -> float | None:
+    """What all of it cost; None where there is no price."""
+    priced = any(price is not None for price in history.slot_seconds)
+    return sum(one.money for one in of_all(history).values()) if priced else None
 
 
 def _sum(parts: Iterable[dict[str, Waste]]) -> dict[str, Waste]:

@@ -31,6 +31,7 @@ from regrow.search.events import (
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
+from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
 from regrow.search.planning.scheduling import Scheduling, theirs, until
@@ -102,6 +103,7 @@ class Planner:
         with theirs(history.spec):
             return (
                 self._declare_lost(now)
+                or self._withdraw(now)
                 or self._revive(now)
                 or self._decide(now)
                 or self._retain(now)
@@ -119,11 +121,22 @@ class Planner:
     def _declare_lost(self, now: float) -> AnyEvent | None:
         """Attempts whose driver is gone are lost; that is nobody's fault and costs no retry of the trial's own."""
         for number, attempt in self.history.orphans:
-            step = self.history.trials[number].step
+            trial = self.history.trials[number]
             return Ended(
-                t=now, trial=number, attempt=attempt, outcome="lost", cause="preempted", step=step,
-                message="the driver was lost", by="planner",
+                t=now, trial=number, attempt=attempt, outcome="lost", cause="preempted", step=trial.step,
+                message="the driver was lost", by="planner", cost=trial.attempts[-1].told_cost(self.history.cut),
             )
+        return None
+
+    def _withdraw(self, now: float) -> AnyEvent | None:
+        """Attempts that have not begun and are to wait for a machine no longer: nothing is lost with them."""
+        for number, waited in self.history.waiting.items():
+            trial = self.history.trials[number]
+            attempt = trial.attempts[-1]
+            if (why := why_withdrawn(self.history, attempt.market, waited)) is not None:
+                return Ended(
+                    t=now, trial=number, attempt=attempt.number, outcome="paused", step=trial.step, message=why, by="planner",
+                )
         return None
 
     def _revive(self, now: float) -> AnyEvent | None:
@@ -241,7 +254,8 @@ class Planner:
         return Started(
             t=now, trial=trial.number, attempt=len(trial.attempts) + 1,
             until=scheduler.first(trial.number, trial.decided), checkpoints=[*others, *own],
-            avoid_spot=trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
+            avoid_spot=history.spec.market is None and trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
+            market=following(history, trial, now),
             clones=len(others),
             width=max(1, min(wanted, history.slots - history.occupied, history.widest)),
         )

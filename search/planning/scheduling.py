@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from regrow.search import schedulers
 from regrow.search.errors import SearchCodeError, SpecError
-from regrow.search.events import AnyEvent, Created, Decided, Ended, Opened, Proposed, Retired, Revived, Started
+from regrow.search.events import AnyEvent, Capacity, Created, Decided, Ended, Opened, Proposed, Retired, Revived, Started
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
@@ -26,7 +26,7 @@ from regrow.search.schedulers import (
 )
 from regrow.search.spec import Spec
 
-_TOLD = frozenset({Opened, Proposed, Started, Decided, Retired, Revived, Ended})
+_TOLD = frozenset({Opened, Capacity, Proposed, Started, Decided, Retired, Revived, Ended})
 """The events that are news to a scheduler; most events of a log are none: 1 us each."""
 
 
@@ -64,10 +64,12 @@ class Scheduling:
         match event:
             case Opened():
                 yield Opening(slots=event.slots, widest=event.widest or event.slots)
+            case Capacity():
+                yield Opening(slots=event.slots, widest=event.widest)
             case Proposed():
                 yield Candidate(trial=event.trial, config=event.config, state=event.state)
             case Started():
-                yield Start(trial=event.trial)
+                yield Start(trial=event.trial, width=event.width)
             case Decided():
                 yield self._decision(event)
             case Retired():

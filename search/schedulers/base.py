@@ -52,7 +52,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A session began. `slots`: attempts of width 1 that may run at a time; `widest`: those that fit on one node."""
+    """A session began, or the cluster has become larger or smaller.
+
+    `slots`: attempts of width 1 that may run at a time, 0 while there is room for none; `widest`: those that fit on one node.
+    """
 
     slots: int
     widest: int
@@ -60,9 +63,10 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """An attempt of a trial was started; for one that was paused this is its promotion."""
+    """An attempt of a trial was started; for one that was paused this is its promotion. `width`: the slots that it has."""
 
     trial: int
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from regrow.search.schedulers.base import (
     Drop,
     End,
     Final,
+    News,
     Opening,
     Revival,
     Scheduler,
@@ -54,6 +55,12 @@ class ResourceChanging(Scheduler):
 
     # ---- the fold ------------------------------------------------------------------------------------------------
 
+    def apply(self, news: News) -> None:
+        """An attempt may have got less than its trial's share: where others have more, as the cluster has become smaller."""
+        super().apply(news)
+        if isinstance(news, Start):
+            self._widths[news.trial] = news.width
+
     def opened(self, slots: int, widest: int) -> None:
         """Attempts that a driver left behind are redone at once: they go on counting as running."""
         self._slots = slots
@@ -66,7 +73,7 @@ class ResourceChanging(Scheduler):
         self._base.apply(candidate)
 
     def started(self, trial: int) -> None:
-        """It runs, with what `width` said just before."""
+        """It runs, with what `width` said just before, as far as is known here."""
         self._widths[trial] = self.width(trial)
         self._base.apply(Start(trial=trial))
 
@@ -112,7 +119,9 @@ class ResourceChanging(Scheduler):
         verdict = self._base.decide(trial, values) if self._due(trial, step) else Verdict(why="resources are looked at")
         if verdict.action != "continue":
             return verdict
-        share, has = self._share(len(self._widths)), self._widths.get(trial, 1)
+        has = self._widths.get(trial, 1)
+        # Others may have more than their share, from before the cluster became smaller.
+        share = min(self._share(len(self._widths)), self._slots - sum(self._widths.values()) + has)
         until = self.first(trial, step)
         if share <= has:
             return Verdict(until=until, why=verdict.why)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from regrow.search.durations import Span, seconds
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
 from regrow.search.needs import Needs
@@ -99,6 +100,22 @@ class Retries(Part):
         """Whether another attempt may follow after `used` attempts have ended for `cause`."""
         budget: Budget = getattr(self, cause)
         return budget == "unlimited" or used <= budget
+
+
+class Market(Part):
+    """The kind of machine that trials run on, as Ray's label "ray.io/market-type" tells them apart."""
+
+    first: Literal["spot", "on-demand"]
+    """The kind that an attempt asks for first; a node without the label is on-demand."""
+    after: Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span), Field(gt=0)] | None = None
+    """An attempt that has waited so long for its machine asks for the other kind: seconds, or "10min". None: it waits on."""
+    evictions: Annotated[Count, Field(ge=1)] | None = None
+    """After so many attempts whose node went away, a trial asks for machines on demand. None: never."""
+
+
+def as_market(value: Any) -> Any:
+    """`market: spot` is short for {first: spot}."""
+    return {"first": value} if isinstance(value, str) else value
 
 
 class Checkpointing(Part):

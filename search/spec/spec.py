@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -43,6 +43,7 @@ from regrow.search.spec.notify import Notify
 from regrow.search.spec.parts import (
     Checkpointing,
     Count,
+    Market,
     Metric,
     Number,
     Part,
@@ -54,6 +55,7 @@ from regrow.search.spec.parts import (
     Stop,
     StopTrial,
     WarmStart,
+    as_market,
     as_point,
     as_warm_start,
 )
@@ -88,6 +90,7 @@ CommandField = Annotated[
     BeforeValidator(as_command),
     WithJsonSchema({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}),
 ]
+MarketField = Annotated[Market, BeforeValidator(as_market, json_schema_input_type=Market | Literal["spot", "on-demand"])]
 Named = str | dict[str, dict[str, Any] | None]
 
 
@@ -101,8 +104,8 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 
 
 PER_SESSION = (
-    "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "price_per_hour", "mlflow", "register",
-    "notify", "event",
+    "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "market", "price_per_hour", "mlflow",
+    "register", "notify", "event",
 )
 """Keys that an experiment's next session may have with other values; its state root may be moved and its total raised, too."""
 
@@ -142,7 +145,7 @@ class Spec(Part):
     max_steps: Annotated[Count, Field(ge=1)] | None = None
     """Steps of a trial at most; None: until the trainable returns, at most 1,000,000."""
     concurrency: Annotated[Count, Field(ge=1)] | None = None
-    """Attempts at a time; None: what the cluster can hold."""
+    """Attempts at a time; None: as many as the cluster has room for."""
     constraints: tuple[str, ...] = ()
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
     points: tuple[Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])], ...] = ()
@@ -161,8 +164,11 @@ class Spec(Part):
     stop: Stop = Stop()
     seed: Annotated[Count, Field(ge=0)] = 0
     """All of the experiment's chance follows from it."""
+    market: MarketField | None = None
+    """On which kind of machine trials run: `spot`, `on-demand`, or spot first and when to change over. None: on any."""
     price_per_hour: Annotated[Number, Field(ge=0)] | None = None
-    """What one slot costs, i.e. one running attempt of usual width, per hour, in any currency; None: no costs are shown."""
+    """What one slot costs, i.e. one running attempt of usual width, per hour, in any currency, on nodes whose labels do not tell
+    their price. None: these count for nothing."""
     mlflow: Recording = Recording()
     register: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = None
     """The name under which the best trial's model is registered in MLflow, as a new version at the end of a session."""
@@ -318,6 +324,6 @@ class Spec(Part):
 
 
 _PARTS: dict[str, type[BaseModel]] = {
-    "metric": Metric, "resources": Resources, "retries": Retries, "checkpoint": Checkpointing, "stop": Stop,
+    "metric": Metric, "resources": Resources, "retries": Retries, "market": Market, "checkpoint": Checkpointing, "stop": Stop,
     "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
 }

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import ray
 
+from regrow.infra.coordinator import actor as actors
 from regrow.infra.coordinator.actor import RayCoordinatorClient, start_coordinator
 from regrow.infra.coordinator.claim import Opening
+from regrow.infra.coordinator.relay import Relays
 from regrow.infra.log.reading import read_events
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Began, Ended, Reported, Row
 from regrow.search.spec import Spec
 from regrow.tasks.messages import Arrival, CoordinatorClient, CoordinatorGone, Place, Progress
-from regrow.tasks.ports import Store
+from regrow.tasks.ports import Store, Unavailable
 from tests.unit.office import Office
 
 SPEC = Spec.parse({
@@ -48,8 +56,8 @@ def cluster() -> Iterator[None]:
     disconnect()
 
 
-@pytest.fixture(params=["ray", "here"])
-def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Line]:
+@pytest.fixture(params=["ray", "relay", "here"])
+def line(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     store = LocalStore(tmp_path)
     if request.param == "here":
         office = Office(store=store, **{k: v for k, v in SPEC.to_json().items() if k != "name"})
@@ -59,10 +67,27 @@ def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Line]:
         return
     request.getfixturevalue("cluster")
     opening = Opening(id=str(uuid4()), spec=SPEC.to_json(), slots=1, trials=None, flow_run=None, code=None, versions={})
-    actor, _ = start_coordinator(store, opening, name=f"contract-{uuid4()}")
+    session = uuid4().hex
+    monkeypatch.setattr(actors, "driver_name", lambda: session)
+    actor, _ = start_coordinator(store, opening, name=f"contract-{session}")
     ray.get(actor.instructions.remote(5.0))
+    relays = Relays(actor)
+    if request.param == "relay":
+        relays.start([(ray.get_runtime_context().get_node_id(), f"regrow-relay-{session}-n1")])
+        relay = await_relay(f"regrow-relay-{session}-n1")
+        ray.get(relay.greet.remote())
     yield Line(RayCoordinatorClient(actor), store, lambda: ray.kill(actor, no_restart=False))
+    relays.end()
     ray.kill(actor)
+
+
+def await_relay(name: str) -> Any:
+    """The relay of that name, once it is there."""
+    for _ in range(2000):
+        with suppress(ValueError):
+            return ray.get_actor(name)
+        time.sleep(0.01)
+    raise AssertionError(f"{name} did not come")
 
 
 def test_news_are_durable_when_it_returns(line: Line) -> None:
@@ -117,3 +142,80 @@ def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) 
     ray.kill(actor)
     with pytest.raises(CoordinatorGone):
         client.report(NEWS)
+
+
+@pytest.mark.parametrize("line", ["relay"], indirect=True)
+def test_an_attempt_whose_relay_dies_speaks_for_itself_and_nothing_is_lost_or_doubled(line: Line) -> None:
+    name = line.client.report(BEGAN).relay
+    assert name
+    line.client.report(Progress(trial=0, attempt=1))
+    relay = ray.get_actor(name)
+    assert isinstance(line.client, RayCoordinatorClient)
+    coordinator, process = (ray.get(pid_of(actor)) for actor in (line.client._actor, relay))
+
+    os.kill(coordinator, signal.SIGSTOP)
+    said = threading.Thread(target=line.client.report, args=(NEWS,))
+    said.start()
+    ray.get(relay.answers.remote())  # the news came before that
+    os.kill(process, signal.SIGKILL)
+    os.kill(coordinator, signal.SIGCONT)
+    said.join(60)
+    assert not said.is_alive()
+    (reported,) = line.events(Reported)
+    assert isinstance(reported, Reported)
+    assert reported.rows == list(NEWS.rows)
+
+    more = Progress(trial=0, attempt=1, rows=(Row(3, 2.0, {"score": 3.0}),))
+    assert line.client.report(more).reason == ""
+    assert len(line.events(Reported)) == 2
+
+
+@pytest.mark.parametrize("line", ["relay"], indirect=True)
+def test_an_attempt_whose_relay_is_stuck_speaks_for_itself(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors, "SILENT_SECONDS", 0.1)
+    relay = ray.get_actor(line.client.report(BEGAN).relay)
+    process = ray.get(pid_of(relay))
+    os.kill(process, signal.SIGSTOP)
+    assert line.client.report(NEWS).reason == ""
+    assert len(line.events(Reported)) == 1
+    os.kill(process, signal.SIGCONT)
+    ray.get(relay.answers.remote())
+    assert len(line.events(Reported)) == 1, "what it still delivers is known already"
+
+
+def pid_of(actor: Any) -> Any:
+    """A reference to the number of an actor's process."""
+    return actor.__ray_call__.remote(lambda _: os.getpid())
+
+
+class Gated(LocalStore):
+    """One whose log is out of reach while a file is there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Gated, (Path(str(self)),)
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        """See Store."""
+        if key.startswith("log/") and Path(f"{self}.gate").exists():
+            raise Unavailable(key, "the gate is shut")
+        super().create(key, data)
+
+
+def test_however_many_wait_for_a_log_out_of_reach_the_driver_is_answered(cluster: None, tmp_path: Path) -> None:
+    store, gate = Gated(tmp_path / "store"), tmp_path / "store.gate"
+    spec = Spec.parse({**SPEC.to_json(), "name": "contract", "trials": 1_100, "concurrency": 1_100})
+    opening = Opening(id=str(uuid4()), spec=spec.to_json(), slots=1_100, trials=None, flow_run=None, code=None, versions={})
+    actor, _ = start_coordinator(store, opening, name=f"contract-{uuid4()}")
+    submitted = ray.get(actor.instructions.remote(5.0)).submit
+    gate.touch()
+    began = [
+        actor.report.remote(Progress(trial=one.trial, attempt=1, began=Arrival(place=Place("node", "n1"), task_run=f"run-{one.trial}")))
+        for one in submitted
+    ]
+    assert len(began) == 1_100
+    troubles = (ray.get(actor.instructions.remote(0.0), timeout=30).trouble for _ in range(100))
+    assert "the gate is shut" in next(trouble for trouble in troubles if trouble is not None)
+    assert not ray.wait(began, timeout=0)[0]
+    gate.unlink()
+    assert {reply.reason for reply in ray.get(began, timeout=60)} == {""}
+    ray.kill(actor)

@@ -30,6 +30,7 @@ from regrow.infra.log.segments import PREFIX, cover, extents
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Closed,
     Closing,
     Created,
@@ -43,6 +44,7 @@ from regrow.search.events import (
     Revived,
     Saved,
     Started,
+    Waited,
 )
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
@@ -154,7 +156,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     """The trials of a log. Raises Broken for an event out of place."""
     curves: list[Curve] = []
     for event in events:
-        if isinstance(event, Created | Opened | Closing | Closed):
+        if isinstance(event, Created | Opened | Capacity | Closing | Closed):
             continue
         if isinstance(event, Proposed):
             must("numbered trials", event.trial == len(curves), event)
@@ -212,6 +214,23 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     return curves
 
 
+def must_have_room(events: Iterable[AnyEvent]) -> None:
+    """No attempt starts where the cluster has no room for it, as far as that was known, and none waits that runs."""
+    slots, widths, begun = 0, dict[int, int](), set[tuple[int, int]]()
+    for event in events:
+        if isinstance(event, Opened | Capacity):
+            slots = event.slots
+        elif isinstance(event, Ended):
+            del widths[event.trial]
+        elif isinstance(event, Began):
+            begun.add((event.trial, event.attempt))
+        elif isinstance(event, Waited):
+            must("who waits has not begun", (event.trial, event.attempt) not in begun, event)
+        elif isinstance(event, Started):
+            widths[event.trial] = event.width
+            must("no more run than there is room for", sum(widths.values()) <= slots, event)
+
+
 def _newest_first(curve: Curve) -> list[str]:
     return sorted(curve.checkpoints, key=lambda m: -curve.checkpoints[m])
 
@@ -224,6 +243,7 @@ def must_be_sound(store: Store, *, trials: int, swept: bool = True) -> list[AnyE
     history = checked.history
     must("it ends", history.closed is not None and history.closed.status == "finished", history.closed)
     must("exact totals", len(history.trials) == history.total == trials, len(history.trials))
+    must_have_room(events)
     curves, logged = read(events), Rows.logged(history, store)
     for trial, curve in zip(history.trials, curves, strict=True):
         must("every trial ends", trial.state in (TrialState.DONE, TrialState.STOPPED) and curve.over, trial)

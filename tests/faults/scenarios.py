@@ -29,11 +29,16 @@ _SPEC: dict[str, Any] = {
     "checkpoint": {"keep_last": 1, "keep_best": 1},
 }
 _ASHA: dict[str, Any] = {"schedule": {"asha": {"grace_period": 1, "reduction_factor": 2}}}
+_SPOT: dict[str, Any] = {"market": {"first": "spot", "after": 10, "evictions": 2}, "lease": 1000}
+_WIDER: dict[str, Any] = {"schedule": {"resource_changing": {**_ASHA, "interval": 1}}}
 _TPE: dict[str, Any] = {"search": {"tpe": {"n_startup_trials": 2}}}
 
 
-def _plan(slots: int, *, carry_on: bool = False, late: bool = False, **changes: Any) -> Plan:
-    return Plan(spec={**_SPEC, **changes}, slots=slots, carry_on=carry_on, late=late)
+def _plan(
+    slots: int, *, carry_on: bool = False, late: bool = False, rooms: tuple[int, ...] = (), spot: tuple[bool, ...] = (True,),
+    **changes: Any,
+) -> Plan:
+    return Plan(spec={**_SPEC, **changes}, slots=slots, carry_on=carry_on, late=late, rooms=rooms, spot=spot)
 
 
 def _mended(slots: int, *, trials: int, **changes: Any) -> Plan:
@@ -47,6 +52,8 @@ ONE: dict[str, Plan] = {
     "short trials in a row": _plan(1, carry_on=True, **_ASHA, max_steps=3, checkpoint={"every_steps": 2, "keep_last": 2}),
     "late checkpoints": _plan(1, late=True, **_ASHA, trials=2),
     "tried again": _mended(1, trials=2),
+    "a node that comes and goes": _plan(1, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=4, max_steps=3),
+    "spot first": _plan(1, spot=(True, False, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
 }
 """One slot: nothing happens at the same time."""
 SEVERAL: dict[str, Plan] = {
@@ -54,6 +61,9 @@ SEVERAL: dict[str, Plan] = {
     "asha, tpe, 3 slots": _plan(3, **_ASHA, **_TPE, trials=4, max_steps=3),
     "late checkpoints, 2 slots": _plan(2, late=True),
     "short trials in a row, 2 slots": _plan(2, carry_on=True, **_ASHA, trials=4, max_steps=3),
+    "a cluster that grows and shrinks": _plan(3, rooms=(1, 3, 0, 2), **_ASHA, **_TPE, trials=4, max_steps=3),
+    "attempts as wide as there is room": _plan(3, rooms=(1, 3, 2, 0, 3), **_WIDER, trials=2, max_steps=4),
+    "spot first, 2 slots": _plan(2, spot=(True, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
     "tried again, 2 slots": _mended(2, trials=2, schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}),
 }
 PLANS = ONE | SEVERAL

@@ -9,115 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Coordinator, Instructions
+from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.coordinator.instructions import Instructions
+from regrow.infra.coordinator.room import Room
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Opened
 from regrow.search.spec import Spec
-from regrow.tasks import attempt
-from regrow.tasks.messages import Assignment, Job, Place, Progress, Reply
+from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from tests.faults.still import Deferred
-from tests.faults.world import Gone, Killed, Process, View, World
+from tests.faults.worker import Worker
+from tests.faults.world import Gone, Process, View, World
 
 ID = "00000000-0000-0000-0000-000000000001"
-
-
-class Here:
-    """A machine that never goes away by itself."""
-
-    def place(self) -> Place:
-        """See Host."""
-        return Place("node")
-
-    def end_children(self) -> None:
-        """See Host: it starts none."""
-
-    def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
-        """See Host."""
-        return nullcontext()
-
-
-class Worker:
-    """A worker process: runs one attempt, and others after it if it is told to carry on."""
-
-    def __init__(self, session: Session, assignment: Assignment) -> None:
-        self.process = Process(f"worker {assignment.trial}/{assignment.attempt}", yields=session.plan.slots > 1)
-        self.assignment, self.task_run = assignment, f"run-{assignment.trial}"
-        self._session = session
-        self.asked: Progress | None = None
-        self.task: asyncio.Task[Reply] | None = None
-        self.cut_off = False
-        """Nobody counts on it any more, but it goes on."""
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=self.process.name, daemon=True)
-        self._thread.start()
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing of it is left."""
-        return not self._thread.is_alive()
-
-    def step(self) -> None:
-        """Lets it go on to its next transition."""
-        self.process.run()
-        if self._done:
-            self._thread.join()
-
-    def kill(self) -> None:
-        """SIGKILL: none of its effects or messages from here on."""
-        self.process.killed = True
-        while not self.ended:
-            self.step()
-
-    _done = False
-
-    def _run(self) -> None:
-        self.process.await_turn()
-        try:
-            self._carry()
-        except (Killed, Gone) as error:
-            if not self.process.killed:
-                self.failure = error
-        except BaseException as error:  # noqa: BLE001 - told by the scheduler
-            self.failure = error
-        finally:
-            self._done = True
-            self.process.end()
-
-    def _carry(self) -> None:
-        session, assignment = self._session, self.assignment
-        carry_on = session.plan.carry_on
-        while True:
-            done = attempt.run_attempt(
-                session.job, assignment, self, View(session.world, self.process, late=session.plan.late),
-                host=Here(), task_run=self.task_run, carry_on=lambda: carry_on,
-            )
-            if done.reply.reason == "fenced" or done.reply.next is None:
-                return
-            assignment = done.reply.next
-
-    def report(self, progress: Progress) -> Reply:
-        """See CoordinatorClient."""
-        world, what = self._session.world, f"message {progress.trial}/{progress.attempt}"
-        try:
-            world.pass_by(self.process, "message", "before", what)
-            self.asked = progress
-            self.process.wait()
-            assert self.task is not None
-            reply = self.task.result()
-            self.asked = self.task = None
-            self._session.answered(progress, reply)
-            world.pass_by(self.process, "message", "after", what)
-        except Gone:
-            raise Killed from None
-        return reply
+MESSAGES = 3
+"""After so many the cluster has become larger or smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +36,10 @@ class Plan:
     """The experiment: its specification, how many attempts at a time, whether short trials share a task run.
 
     `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session before, in which each trial
-    raised; they are tried again. `trials`: the total from then on, None: as specified.
+    raised; they are tried again. `trials`: the total from then on, None: as specified. `rooms`: how many attempts the cluster has room
+    for, one after the other; each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time. `spot`:
+    whether there is a spot machine, at once, for each of the attempts that ask for one, in turn; where there is none one may
+    come later.
     """
 
     spec: dict[str, Any]
@@ -134,6 +48,13 @@ class Plan:
     late: bool = False
     broken: str | None = None
     trials: int | None = None
+    rooms: tuple[int, ...] = ()
+    spot: tuple[bool, ...] = (True,)
+
+    def room(self, messages: int) -> Room:
+        """What the cluster has room for after so many messages."""
+        slots = self.rooms[min(messages // MESSAGES, len(self.rooms) - 1)] if self.rooms else self.slots
+        return Room(slots=slots, widest=max(1, slots))
 
 
 @dataclass(slots=True)
@@ -149,7 +70,11 @@ class Session:
     on_answer: Callable[[Session, Progress, Reply], None] | None = None
     status: str | None = None
     """How it ended; None while it goes on."""
+    clock: float = 0.0
+    """The coordinator's, in seconds: it goes on while an attempt waits for a machine."""
     workers: list[Worker] = field(default_factory=list)
+    pending: list[Assignment] = field(default_factory=list)
+    """Handed to the cluster, which has no machine for them yet."""
     lost: list[Worker] = field(default_factory=list)
     """Killed or cut off, and the coordinator does not know yet."""
     submitted: set[tuple[int, int]] = field(default_factory=set)
@@ -165,7 +90,11 @@ class Session:
     _calls: list[tuple[tuple[Any, ...], asyncio.Task[bool]]] = field(default_factory=list)
     """Losses told to the coordinator and not acknowledged yet."""
     _news: bool = True
+    _messages: int = 0
+    """Those that were answered: the clock by which the cluster grows and shrinks."""
     _wishes: bool = False
+    _asked: int = 0
+    """How many attempts have asked for a spot machine."""
 
     def __post_init__(self) -> None:
         spec = Spec.parse(self.plan.spec)
@@ -201,6 +130,9 @@ class Session:
             self.workers.remove(worker)
             self.lost.append(worker)
         actions = self._actions()
+        while not actions and self._messages < MESSAGES * len(self.plan.rooms):  # until there is room again
+            self._messages, self._news = self._messages + 1, True
+            actions = self._actions()
         assert actions, f"nothing goes on: {self.driver}, {[w.process.name for w in self.workers]}"
         action = actions[0] if self.plan.slots == 1 else self._chance.choice(actions)
         try:
@@ -230,6 +162,8 @@ class Session:
 
     def answered(self, progress: Progress, reply: Reply) -> None:
         """An attempt hears the answer to its message."""
+        self._messages += 1
+        self._news |= bool(self.plan.rooms)
         if self.on_answer is not None:
             self.on_answer(self, progress, reply)
 
@@ -243,6 +177,9 @@ class Session:
         actions += [lambda place=place: self._store_works(place) for place in range(len(self._io.jobs))]  # type: ignore[misc]
         if self.lost or (self._poll is not None and self._poll.done()) or (self._poll is None and self._news):
             actions.append(self._driver_works)
+        actions += [lambda one=one: self._machine_comes(one) for one in self.pending if self.plan.slots > 1]  # type: ignore[misc]
+        if self.pending and (self.plan.slots > 1 or not actions):
+            actions.append(self._time_passes)
         idle = [w for w in self.workers if w.asked is None]
         actions += [lambda worker=worker: self._worker_works(worker) for worker in idle + ready]  # type: ignore[misc]
         return actions
@@ -276,11 +213,13 @@ class Session:
             self._tell_lost(self.lost.pop(), "infrastructure", "the worker process was killed")
         if self._poll is None:
             self._news = False
-            self._poll = self._loop.create_task(self._coordinator.instructions(0.0))
+            self._poll = self._ask()
             return
         if not self._poll.done():
             return
         instructions, self._poll = self._poll.result(), None
+        for lease in instructions.forget:
+            self._take_back(*lease)
         for assignment in instructions.submit:
             lease = assignment.trial, assignment.attempt
             if lease in self.submitted:
@@ -289,7 +228,7 @@ class Session:
             self.submitted.add(lease)
             if self.on_submit is not None:
                 self.on_submit(self, assignment)
-            self.workers.append(Worker(self, assignment))
+            self._place(assignment)
             self.world.pass_by(self.process, "attempt handed out", "after", str(lease))
         if instructions.superseded:
             self._end("superseded")
@@ -298,8 +237,37 @@ class Session:
         elif instructions.submit:
             self._news = True
 
+    def _place(self, assignment: Assignment) -> None:
+        """The cluster runs it, or has it wait for a machine."""
+        self._asked += assignment.market == "spot"
+        if assignment.market == "spot" and not self.plan.spot[(self._asked - 1) % len(self.plan.spot)]:
+            self.pending.append(assignment)
+        else:
+            self.workers.append(Worker(self, assignment))
+
+    def _machine_comes(self, assignment: Assignment) -> None:
+        self.pending.remove(assignment)
+        self.workers.append(Worker(self, assignment))
+
+    def _time_passes(self) -> None:
+        self.clock, self._news = self.clock + 12.0, True
+
+    def _take_back(self, trial: int, attempt: int) -> None:
+        """The driver waits for an attempt no longer, wherever it is, and the cluster runs it no more."""
+        for assignment in [one for one in self.pending if (one.trial, one.attempt) == (trial, attempt)]:
+            self.pending.remove(assignment)
+        for worker in [w for w in self.workers if (w.assignment.trial, w.assignment.attempt) == (trial, attempt)]:
+            worker.process.killed = True
+        self._tell(f"run-{trial}", trial, attempt, "preempted", "it was given up")
+
+    def _ask(self) -> asyncio.Task[Instructions]:
+        return self._loop.create_task(self._coordinator.instructions(0.0, self.plan.room(self._messages)))
+
     def _tell_lost(self, worker: Worker, cause: Cause, message: str) -> None:
-        args = (worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message)
+        self._tell(worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message)
+
+    def _tell(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> None:
+        args = (task_run, trial, attempt, cause, message)
         self._calls.append((args, self._loop.create_task(self._coordinator.lost(*args))))
         self._news = True
 
@@ -339,18 +307,18 @@ class Session:
             self.restarts += 1
         spec = Spec.parse(self.plan.spec)
         opening = Opening(
-            id=ID, spec=spec.to_json(), slots=self.plan.slots, trials=self.trials or self.plan.trials, flow_run=None, code=None,
+            id=ID, spec=spec.to_json(), slots=self.plan.room(0).slots, trials=self.trials or self.plan.trials, flow_run=None, code=None,
             versions={}, retry_failed=self._wishes,
         )
         self._loop, self._io = asyncio.new_event_loop(), Deferred()
         self._loop.set_default_executor(self._io)
         self.coordinating = Process(f"coordinator {self.driver}")
         try:
-            self._coordinator = Coordinator(View(self.world, self.coordinating), opening, self.driver)
+            self._coordinator = Coordinator(View(self.world, self.coordinating), opening, self.driver, monotonic=lambda: self.clock)
         except Gone:
             return  # killed again; the next step restarts it
         if self._poll is not None:
-            self._poll = self._loop.create_task(self._coordinator.instructions(0.0))
+            self._poll = self._ask()
         self._calls = [(args, self._loop.create_task(self._coordinator.lost(*args))) for args, _ in self._calls]
         self._news = True
 

@@ -15,7 +15,7 @@ from tests.faults import cuts, tally
 from tests.faults.scenarios import ONE, PLANS, SEED, go_on, grown_back, whole
 from tests.faults.world import Transition
 
-EVENTS = ("created", "opened", "proposed", "started", "began", "reported", "decided", "saved", "dropped", "ended", "revived", "closed")
+EVENTS = ("created", "opened", "capacity", "proposed", "started", "waited", "began", "reported", "decided", "saved", "dropped", "ended", "revived", "closed")
 EFFECTS = (
     "attempt handed out", "message", "blob written", "manifest written", "manifest deleted", "blob deleted",
     "merged log object written", "log segment deleted", "merged log object deleted", "log seal written",
@@ -41,6 +41,8 @@ def _rare(name: str, kind: str) -> bool:
     if PLANS[name].broken is not None and kind == "log created":
         return True
     if PLANS[name].broken is None and kind == "log revived":
+        return True
+    if (not PLANS[name].rooms and kind == "log capacity") or (all(PLANS[name].spot) and kind == "log waited"):
         return True
     return "merged" in kind or (name == "short trials in a row" and kind.endswith(("dropped", "deleted")))
 

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,11 +137,12 @@ class RayCluster:
         return cls(temporary=temporary, environment={**environment, **own})
 
     def start(
-        self, name: str, *, address: str, cpus: int, on: Host | None = None, environment: Mapping[str, str] | None = None
+        self, name: str, *, address: str, cpus: int, on: Host | None = None, environment: Mapping[str, str] | None = None,
+        options: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """Starts a node, the first one is the head; `address` is its own. `on` None: beside this process, on loopback.
 
-        `environment` is what this node's processes have besides.
+        `environment` is what this node's processes have besides, `options` are more words of its command, given the head's address.
         """
         words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={address}"]
         words += [f"--num-cpus={cpus}", f"--object-store-memory={_STORE_BYTES}", f"--temp-dir={self.temporary / name}"]
@@ -156,6 +157,7 @@ class RayCluster:
             words += [f"--address={self.environment['RAY_ADDRESS']}"]
         if on is None:
             words += [f"--dashboard-agent-listen-port={free_port(address)}"]
+        words += options(self.environment["RAY_ADDRESS"])
         said = self.temporary / f"{name}.said"
         env = {k: v for k, v in self.environment.items() if not (head and k == "RAY_ADDRESS")} | dict(environment or {})
         with said.open("w") as file:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Coordinator, Instructions
+from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
@@ -67,10 +68,10 @@ class Bench:
 class Office:
     """The CoordinatorClient of a coordinator that may be restarted. `told` has every message, in order."""
 
-    def __init__(self, *, slots: int = 1, driver: str = "driver-1", store: Store | None = None, **spec: Any) -> None:
+    def __init__(self, *, slots: int = 1, fixed: bool = False, driver: str = "driver-1", store: Store | None = None, **spec: Any) -> None:
         self.store = store or GatedStore()
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
-        self.slots = slots
+        self.slots, self.fixed = slots, fixed
         self.told: list[Progress] = []
         self.monotonic = 0.0
         """The coordinator's clock for leases, in seconds."""
@@ -154,6 +155,7 @@ class Office:
             id="00000000-0000-0000-0000-000000000001",
             spec=self.spec.to_json(),
             slots=self.slots,
+            fixed=self.fixed,
             trials=None,
             flow_run=None,
             code=None,

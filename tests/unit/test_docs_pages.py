@@ -13,6 +13,8 @@ import yaml
 
 import regrow
 from docs.site import command_line, diagrams, events, specification
+from regrow.infra.clusters.description import Cluster
+from regrow.infra.state.yaml_file import read_map
 from regrow.search.events import AnyEvent
 from regrow.search.space import Space
 from regrow.search.spec import Spec
@@ -36,10 +38,17 @@ def blocks(*languages: str) -> list[Any]:
 
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_every_specification_and_part_of_one_is_valid(block: Block) -> None:
-    if block.mark("skip") is not None or block.title in ("wrong.yaml", "automation.yaml"):
+    if block.mark("skip") is not None or block.title in ("wrong.yaml", "automation.yaml", "cluster.yaml"):
         return  # shown because it is refused, or not a specification; what the page says of it is tested where it is typed
     written = yaml.safe_load(block.body)
     Spec.parse(written if {"trainable", "command"} & written.keys() else {**BASE, **written})
+
+
+@pytest.mark.parametrize("block", [one for one in blocks("yaml") if one.values[0].title == "cluster.yaml"])
+def test_every_cluster_is_valid(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(block.body)
+    Cluster.parse(read_map(file, "cluster", ""))
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
@@ -77,6 +86,8 @@ def test_every_command_that_is_named_exists_with_its_options(page: Page) -> None
     }
     for said in commands(page):
         verb, *rest = shlex.split(re.sub(r"[\[\]]", "", said).replace("'", ""))
+        if verb == "cluster" and rest:
+            verb = f"{verb} {rest.pop(0)}"
         if verb in ("--help", "COMMAND"):
             continue
         assert verb in known, f"{page.name}: regrow {said}"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Capacity,
     Cause,
     Closed,
     Closing,
@@ -30,6 +31,7 @@ from regrow.search.events import (
     Saved,
     Started,
     Status,
+    Waited,
     decode,
     encode,
     is_decision,
@@ -61,9 +63,14 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         code=st.none() | text,
         versions=st.dictionaries(text, text, max_size=3),
     ),
+    Capacity: st.builds(Capacity, t=floats, slots=whole, widest=whole),
     Proposed: st.builds(Proposed, t=floats, trial=whole, config=maps, state=maps),
     Started: st.builds(Started, **lease, until=st.none() | whole, checkpoints=texts, clones=whole, width=whole),
-    Began: st.builds(Began, **lease, node=text, restored=whole, skipped=texts, task_run=st.none() | text),
+    Waited: st.builds(Waited, **lease, seconds=floats),
+    Began: st.builds(
+        Began, **lease, node=text, restored=whole, skipped=texts, task_run=st.none() | text, market=text, price=st.none() | floats,
+        share=floats,
+    ),
     Reported: st.builds(Reported, **lease, rows=st.lists(rows, max_size=4)),
     Decided: st.builds(
         Decided, **lease, step=whole, verdict=st.sampled_from(["continue", "stop", "pause", "restart"]), until=st.none() | whole,

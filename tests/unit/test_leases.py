@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from regrow.infra.coordinator.leases import Awake, Leases
+from regrow.infra.coordinator.room import Room
 from regrow.infra.log.log import Superseded
 from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
@@ -149,6 +150,20 @@ def test_one_that_has_not_begun_when_a_node_is_lost_gets_one_lease_to_do_so(make
     assert office.instructions().forget == ((0, 1),)
     ((_, _, why),) = losses(office)
     assert "did not begin" in why
+
+
+def test_one_for_which_the_cluster_has_no_room_may_wait_though_a_node_was_lost(make: Make) -> None:
+    office = make(slots=2)
+    full, larger = Room(slots=1, widest=1), Room(slots=2, widest=1)
+    office.instructions()
+    arrive(office, 0)
+    office.wait(office.coordinator.node_lost("n9"))
+    for office.monotonic in (9.0, 18.0, 27.0, 36.0):
+        say(office)
+        assert office.wait(office.coordinator.instructions(0.0, full)).forget == ()
+    for office.monotonic, forgotten in ((45.0, ()), (56.0, ((1, 1),))):  # now there is room, and it does not begin
+        say(office)
+        assert office.wait(office.coordinator.instructions(0.0, larger)).forget == forgotten
 
 
 def test_after_a_restart_of_the_coordinator_every_attempt_has_its_whole_lease(make: Make) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from regrow.infra.ray.executor import options_of
-from regrow.infra.ray.joining import TRIAL_ENV, slots
+from regrow.infra.ray.joining import TRIAL_ENV, shortage, slots
 from regrow.search.errors import SpecError
 from regrow.search.needs import Needs, room, widest
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Resources
+from regrow.tasks.errors import UserError
 from tests.unit.simulated import SPEC
 
 SMALL, LARGE = {"CPU": 4.0, "memory": 2.0**33}, {"CPU": 8.0, "GPU": 2.0, "memory": 2.0**34, "licence": 1.0}
@@ -53,6 +54,8 @@ def test_ray_is_asked_for_all_bundles() -> None:
 
 def test_what_fits_on_no_node_is_said_with_what_the_nodes_have() -> None:
     class Two:
+        local = True
+
         def nodes(self) -> list[dict[str, float]]:
             return [SMALL, LARGE]
 
@@ -63,3 +66,26 @@ def test_what_fits_on_no_node_is_said_with_what_the_nodes_have() -> None:
         slots(Spec.parse({**SPEC, "resources": asked}), cluster)
     assert (error.value.key, error.value.value) == ("resources", asked)
     assert "they have cpu 4, gpu 0, memory 8.6 GB; cpu 8, gpu 2, memory 17 GB, licence 1" in str(error.value)
+
+
+def test_a_cluster_that_grows_may_have_no_node_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty:
+        local = False
+
+        def nodes(self) -> list[dict[str, float]]:
+            return [{"memory": 1e9}]
+
+    cluster: Any = Empty()
+    asked = Spec.parse({**SPEC, "resources": {"cpu": 4}, "concurrency": None})
+    with pytest.raises(SpecError, match="say how many trials may run at a time"):
+        slots(asked, cluster)
+    monkeypatch.setenv("REGROW_SLOTS", "30")
+    assert slots(asked, cluster) == 30
+    assert slots(Spec.parse({**SPEC, "resources": {"cpu": 4}, "concurrency": 7}), cluster) == 7
+    told = shortage(asked, cluster)
+    assert told is not None
+    assert "which needs {'cpu': 4" in told
+    for wrong in ("many", "0", "-1", "1.5"):
+        monkeypatch.setenv("REGROW_SLOTS", wrong)
+        with pytest.raises(UserError, match=f"REGROW_SLOTS='{wrong}' is not a whole number from 1"):
+            slots(asked, cluster)

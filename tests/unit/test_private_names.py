@@ -27,6 +27,10 @@ RAY = {
     "ray._private.parameter:RayParams(no_monitor, include_log_monitor)": "two processes more, ray.init takes 2 s longer",
     "ray._private.services:start_api_server(include_dashboard, raise_on_failure)": "one process more, ray.init takes 2 s longer",
     "ray._private.utils:get_dashboard_dependency_error()": "the driver imports what a dashboard needs, 0.3 s",
+    "ray.autoscaler._private.util:prepare_config(config)": "no cluster in a cloud is checked or brought up",
+    "ray.autoscaler._private.util:validate_config(config)": "the same",
+    "ray.autoscaler._private.providers:_get_node_provider(provider_config, cluster_name, use_cache)":
+        "the machines of clusters on GCP and Azure are not found, so none is brought up or said to be down",
     "ray._private.services:ConsolePopen":
         "Ctrl-C ends the cluster before the last checkpoints, workers have Prefect's key, a dead raylet is not noticed",
 }

@@ -156,3 +156,31 @@ def test_news_are_sent_in_the_background(monkeypatch: pytest.MonkeyPatch) -> Non
     assert msgspec.structs.replace(came, ago=0.0) == ARRIVAL
     assert all(news.began is None for news in ear.heard[1:])
     assert ear.steps == [1]
+
+
+def test_the_coordinator_sets_the_pace_and_who_waits_is_urgent() -> None:
+    class Slow(Ear):
+        def report(self, progress: Progress) -> Reply:
+            super().report(progress)
+            return Reply(pace=2.5)
+
+    class Wake(threading.Event):
+        """Notes for how long it is waited for, and lets three pauses go by, the second of which is cut short."""
+
+        waits: list[float | None] = []  # noqa: RUF012 - one object alone
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits.append(timeout)
+            if len(self.waits) > 3:
+                reporter._stop.set()
+            reporter.add(Row(len(self.waits), 0.0, {}))
+            return len(self.waits) == 2
+
+    ear = Slow()
+    reporter = Reporter(ear, ASSIGNMENT, ARRIVAL, list)
+    reporter._wake = Wake()
+    reporter._run()
+    assert reporter._wake.waits == [reporting.FLUSH_SECONDS, 2.5, 2.5, 2.5]
+    assert [news.urgent for news in ear.heard] == [False, True, False]
+    reporter.flush()
+    assert ear.heard[-1].urgent

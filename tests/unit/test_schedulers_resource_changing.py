@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.schedulers import Candidate, Verdict
+from regrow.search.schedulers import Candidate, Start, Verdict
 from tests.unit.scheduling import Run, scheduler
 
 
@@ -155,3 +155,17 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], key: st
 def test_the_schedule_needs_what_it_needs() -> None:
     with pytest.raises(SpecError, match="max_steps"):
         scheduler({"resource_changing": {"schedule": "asha"}}, max_steps=None)
+
+
+def test_where_others_have_more_than_their_share_it_takes_what_is_left() -> None:
+    """The cluster was larger when the other one began."""
+    made = changing(trials=2, slots=8)
+    begin(made, 0, 1)
+    made.apply(Start(trial=0, width=4))
+    made.opened(6, 6)
+    made.apply(Start(trial=1, width=2))
+    assert made.decide(1, [0.5] * 2).action == "continue", "its share is 3, of which 2 are free: nothing would be won"
+    made.opened(7, 7)
+    assert made.decide(1, [0.5] * 2).why == "goes on with 3 slots instead of 2: 2 of 7 trials run"
+    made.opened(0, 1)
+    assert made.decide(1, [0.5] * 2).action == "continue"

@@ -1,0 +1,21 @@
+"""Which engine brings up which kind of cluster."""
+
+from __future__ import annotations
+
+from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Ssh
+from regrow.infra.clusters.provider import Provider
+from regrow.infra.clusters.ssh import SshEngine
+from regrow.infra.clusters.vms import AwsEngine, RayEngine
+from regrow.tasks.errors import UserError
+
+
+def engine(cluster: Cluster) -> Provider:
+    """The engine of a cluster. Raises UserError for a kind that has none."""
+    match cluster:
+        case Ssh():
+            return SshEngine(cluster)
+        case Aws():
+            return AwsEngine(cluster)
+        case Gcp() | Azure():
+            return RayEngine(cluster)
+    raise UserError(f"on: {cluster.on}: clusters there cannot be brought up yet")

@@ -1,0 +1,124 @@
+"""Experiments as Ray Jobs on a cluster: submitted, followed and asked after through a tunnel to the head."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regrow.infra.clusters.node import DASHBOARD_PORT
+from regrow.infra.clusters.provider import Provider
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.variables import put, put_back
+
+_OVERRIDING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+"""Variables that Ray's client would take for the address in place of ours."""
+_EXPERIMENT, _STATE = "regrow.experiment", "regrow.state"
+_OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint for job .*)\n", re.MULTILINE)
+"""What Ray writes at the head of a job's output."""
+
+
+class Away(RegrowError):
+    """The cluster's head does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job. `status` is Ray's word, `state` the experiment's state root; `exit_code` None: not known, or it has not ended."""
+
+    id: str
+    experiment: str
+    status: str
+    state: str = ""
+    exit_code: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not change any more."""
+        return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class Jobs:
+    """The experiments of one cluster. All methods raise Away where the head does not answer."""
+
+    def __init__(self, provider: Provider, token: str) -> None:
+        self._provider, self._token = provider, token
+
+    def submit(self, experiment: str, entrypoint: str, project: Path, environment: Mapping[str, str], *, state: str) -> str:
+        """Starts an experiment; returns the job's id. `project`: a folder whose files it is to have; `state`: its state root."""
+        chosen = f"regrow-{experiment}-{uuid.uuid4().hex[:8]}"
+        with self._client() as client:
+            return str(
+                client.submit_job(
+                    entrypoint=entrypoint, submission_id=chosen, metadata={_EXPERIMENT: experiment, _STATE: state},
+                    runtime_env={"working_dir": str(project), "env_vars": dict(environment)},
+                )
+            )
+
+    def all(self) -> list[Job]:
+        """Those that were submitted since the cluster is up, the oldest first."""
+        with self._client() as client:
+            jobs = sorted((one for one in client.list_jobs() if one.submission_id), key=lambda one: one.start_time or 0)
+            return [_job(one) for one in jobs]
+
+    def running(self, experiment: str) -> Job | None:
+        """The job that runs an experiment now; None if none does."""
+        return next((job for job in self.all() if job.experiment == experiment and not job.ended), None)
+
+    def stop(self, job: str) -> None:
+        """Tells a job to end."""
+        with self._client() as client:
+            client.stop_job(job)
+
+    def follow(self, job: str, show: Callable[[str], None], shown: int) -> tuple[Job, int]:
+        """Shows what the job prints until it ends, without the first `shown` characters.
+
+        Returns how it ended, and the characters so far. Raises Away, whose second argument is those.
+        """
+        seen = 0
+        try:
+            with self._client() as client:
+
+                async def tail() -> None:
+                    nonlocal seen
+                    async for chunk in client.tail_job_logs(job):
+                        if new := chunk[max(shown - seen, 0) :]:
+                            show(_OF_RAY.sub("", new))
+                        seen += len(chunk)
+
+                asyncio.run(tail())
+                return _job(client.get_job_info(job)), max(seen, shown)
+        except Away as away:
+            raise Away(away.args[0], max(seen, shown)) from away
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        from aiohttp import ClientError
+        from ray.job_submission import JobSubmissionClient
+
+
+        hidden = put(dict.fromkeys(_OVERRIDING, ""))
+        put_back(dict.fromkeys(_OVERRIDING))
+        logging.disable(logging.INFO)  # Ray tells of each upload and each connection
+        try:
+            with self._provider.tunnel(DASHBOARD_PORT) as port:
+                yield JobSubmissionClient(f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {self._token}"})
+        except (RuntimeError, OSError, ClientError, RegrowError) as error:
+            raise Away(f"the cluster's head does not answer: {error}") from error
+        finally:
+            logging.disable(logging.NOTSET)
+            put_back(hidden)
+
+
+def _job(info: Any) -> Job:
+    told = info.metadata or {}
+    return Job(
+        id=str(info.submission_id), status=str(info.status.value), exit_code=info.driver_exit_code,
+        experiment=told.get(_EXPERIMENT, ""), state=told.get(_STATE, ""),
+    )

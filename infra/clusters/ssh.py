@@ -1,0 +1,171 @@
+"""The engine for machines that are there already: Ray's launcher with its provider `local`, and its first autoscaler.
+
+With the second one the workers never start (ray#57153, #59905). The launcher's own `down` stops whatever Ray runs on the head;
+ours ends on each machine what belongs to this cluster, and looks whether it did.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from regrow.infra.clusters.description import Ssh
+from regrow.infra.clusters.launcher import Launcher, Site
+from regrow.infra.clusters.machines import UNREACHABLE, Remote
+from regrow.infra.clusters.node import versions
+from regrow.infra.clusters.provider import Machine, Offer
+from regrow.search.errors import SpecError
+from regrow.tasks.errors import RegrowError
+
+_LOOK_SECONDS = 20.0
+_STOP_SECONDS = 120.0
+_JOIN_SECONDS = 180.0
+"""How long the workers may take until the experiment begins without those that are missing."""
+_JOIN_LOOK_SECONDS = 1.0
+_NO_COMMAND = 127
+"""What a shell ends with that finds no such command."""
+
+
+class SshEngine:
+    """A cluster on machines that are reached by SSH; see Provider."""
+
+    def __init__(self, cluster: Ssh) -> None:
+        self.cluster = cluster
+        self.launcher = Launcher(cluster, _site(cluster))
+        key, known = Path(cluster.key).expanduser(), self.launcher.folder.path / "known_hosts"
+        self._remotes = {
+            address: Remote(address=address, user=cluster.user, key=key, known_hosts=known)
+            for address in (cluster.head, *cluster.workers)
+        }
+        self._head = self._remotes[cluster.head]
+
+    def plan(self) -> list[Offer]:
+        """See Provider."""
+        head = Offer(role="head", type=self.cluster.head, market=None, most=1, price=0.0)
+        return [head, *(Offer(role="workers", type=one, market=None, most=1, price=0.0) for one in self.cluster.workers)]
+
+    def files(self) -> dict[str, bytes]:
+        """See Provider."""
+        return {"launcher.yaml": self.launcher.written()}
+
+    def check(self) -> None:
+        """See Provider."""
+        if not Path(self.cluster.key).expanduser().is_file():
+            hint = "make one with `ssh-keygen -t ed25519`, or name yours"
+            raise SpecError("key", self.cluster.key, "there is no such file", hint)
+
+    def up(self, say: Callable[[str], None]) -> None:
+        """See Provider."""
+        self.check()
+        self.launcher.folder.make()
+        self._check_machines()
+        if any(machine.role == "head" for machine in self.status()):
+            say(f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its head")
+            return
+        self.launcher.up(say)
+        self._await_workers(say)
+
+    def _check_machines(self) -> None:
+        """Raises RegrowError, naming it, for a machine that cannot be reached, or whose environment is another one than ours."""
+        command = self.launcher.node("versions") if self.cluster.python else "true"
+        with ThreadPoolExecutor(len(self._remotes)) as threads:
+            answers = threads.map(lambda remote: remote.run(command, timeout=_LOOK_SECONDS), self._remotes.values())
+        for address, done in zip(self._remotes, answers, strict=True):
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            if done.returncode != 0:
+                raise RegrowError(f"{address} cannot be used: {said[-1] if said else f'exit code {done.returncode}'}")
+            if self.cluster.python and (there := json.loads(done.stdout.splitlines()[-1])) != (ours := versions()):
+                name = next(name for name in ours if there.get(name) != ours[name])
+                hint = f"install {name} {ours[name]} there, or leave `python` out of the cluster file"
+                where = f"{address} has {name} {there.get(name)} in {self.cluster.python}"
+                raise RegrowError(f"{where}, here is {ours[name]}; {hint}")
+
+    def _await_workers(self, say: Callable[[str], None]) -> None:
+        """Waits until the head has started Ray on all workers, or on as many as it can."""
+        deadline, there = time.monotonic() + _JOIN_SECONDS, -1
+        while there < len(self.cluster.workers):
+            now = [one for one in self.status() if one.role == "worker" and one.state == "running"]
+            if len(now) != there:
+                there = len(now)
+                say(f"  {there} of {len(self.cluster.workers)} workers")
+            if time.monotonic() > deadline:
+                if not there:
+                    raise RegrowError(f"no worker came up within {_JOIN_SECONDS:g} s; `regrow cluster status` says how they are")
+                say("the experiment begins with these; others join when they can")
+                return
+            time.sleep(_JOIN_LOOK_SECONDS)
+
+    def status(self) -> list[Machine]:
+        """See Provider."""
+        return [machine for machine in self._each(self.launcher.node("status"), _LOOK_SECONDS) if machine.state != "nothing"]
+
+    def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """See Provider."""
+        return self._head.run(self.launcher.node(f"exec {shlex.join(words)}"), stdin=stdin)
+
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
+        """See Provider."""
+        return self._head.hold(self.launcher.node(f"exec {shlex.join(words)}"))
+
+    def tunnel(self, port: int) -> AbstractContextManager[int]:
+        """See Provider."""
+        return self._head.tunnel(port)
+
+    def down(self, say: Callable[[str], None]) -> None:
+        """See Provider."""
+        # The head first, or it would bring its workers back.
+        self._on(self._head, self.launcher.node("stop"), _STOP_SECONDS)
+        left = [one for one in self._each(self.launcher.node("stop"), _STOP_SECONDS) if one.state != "nothing"]
+        if left:
+            told = "; ".join(f"{one.address}: {one.state}" for one in left)
+            raise RegrowError(f"of the cluster {self.cluster.name} this is left, or may be: {told}")
+        say(f"nothing of the cluster {self.cluster.name} runs any more on {len(self._remotes)} machines")
+
+    def _each(self, command: str, seconds: float) -> list[Machine]:
+        """How all machines answer to a command, the head first."""
+        with ThreadPoolExecutor(len(self._remotes)) as threads:
+            return list(threads.map(lambda remote: self._on(remote, command, seconds), self._remotes.values()))
+
+    def _on(self, remote: Remote, command: str, seconds: float) -> Machine:
+        done = remote.run(command, timeout=seconds)
+        role: Any = "head" if remote.address == self.cluster.head else "worker"
+        return Machine(address=remote.address, role=role, state=_state(done, made=self.cluster.python is None))
+
+
+def _state(done: subprocess.CompletedProcess[bytes], *, made: bool) -> str:
+    """`running`, `nothing` for a machine on which nothing of the cluster is, or what is the matter.
+
+    `made`: the environment is one that is made there, so without one nothing was ever started.
+    """
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode == UNREACHABLE:
+        return f"cannot be reached: {said.splitlines()[-1] if said else 'no answer'}"
+    if done.returncode == _NO_COMMAND and made:
+        return "nothing"
+    if done.returncode != 0:
+        return said.splitlines()[-1] if said else f"exit code {done.returncode}"
+    try:
+        told: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return "running"
+    if told["supervisor"] is not None:
+        return "running"
+    return f"left over: {'; '.join(told['left'])}" if told["left"] else "nothing"
+
+
+def _site(cluster: Ssh) -> Site:
+    """What the launcher file has of these machines."""
+    count = len(cluster.workers)
+    return Site(
+        provider={"type": "local", "head_ip": cluster.head, "worker_ips": list(cluster.workers)},
+        auth={"ssh_user": cluster.user, "ssh_private_key": str(Path(cluster.key).expanduser())},
+        most=count, autoscaler_v2=False,
+        worker_arguments=() if cluster.cpus is None else (f"--num-cpus={cluster.cpus}",),
+    )

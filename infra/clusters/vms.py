@@ -1,0 +1,162 @@
+"""The engine for machines of a cloud: Ray's launcher with the cloud's provider and its second autoscaler.
+
+What the launcher does not do, or not safely, is done around it by an account: before, what it would make with too many rights;
+afterwards, the proof that nothing is left.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from regrow.infra.clusters import private
+from regrow.infra.clusters.clouds import aws, azure, gcp, groups
+from regrow.infra.clusters.clouds.aws_account import AwsAccount
+from regrow.infra.clusters.description import Aws, Azure, Gcp, OnVms
+from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.launcher import Launcher
+from regrow.infra.clusters.machines import Remote
+from regrow.infra.clusters.prices import Prices
+from regrow.infra.clusters.provider import Machine, Offer
+from regrow.infra.machine import private_files
+from regrow.tasks.errors import RegrowError
+
+
+class _VmEngine(ABC):
+    """What is the same on all clouds; see Provider."""
+
+    def __init__(self, cluster: OnVms) -> None:
+        self.cluster = cluster
+        self._prices = Prices(Path(cluster.prices) if cluster.prices else None)
+        self._folder = Folder(cluster.name)
+        self._key = self._folder.path / "key"
+
+    @abstractmethod
+    def _launcher(self) -> Launcher:
+        """The launcher, as far as it is known what there is in the account."""
+
+    @abstractmethod
+    def status(self) -> list[Machine]:
+        """See Provider."""
+
+    def plan(self) -> list[Offer]:
+        """See Provider."""
+        return groups.offers(self.cluster, self._prices)
+
+    def files(self) -> dict[str, bytes]:
+        """See Provider."""
+        return {"launcher.yaml": self._launcher().written()}
+
+    def check(self) -> None:
+        """See Provider."""
+        private.validate(self._launcher().file())
+
+    def up(self, say: Callable[[str], None]) -> None:
+        """See Provider."""
+        self.check()
+        if any(one.role == "head" and one.state in ("pending", "running") for one in self.status()):
+            say(f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its head")
+            return
+        self._folder.make()
+        self._make_key()
+        self._prepared(say).up(say)
+
+    def _prepared(self, say: Callable[[str], None]) -> Launcher:
+        """The launcher, after making in the account what the cluster needs besides machines."""
+        return self._launcher()
+
+    def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """See Provider."""
+        return self._head().run(self._launcher().node(f"exec {shlex.join(words)}"), stdin=stdin)
+
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
+        """See Provider."""
+        return self._head().hold(self._launcher().node(f"exec {shlex.join(words)}"))
+
+    def tunnel(self, port: int) -> AbstractContextManager[int]:
+        """See Provider."""
+        return self._head().tunnel(port)
+
+    def _make_key(self) -> None:
+        """The cluster's own key, made with the first use: the head gets a copy, and is to have no other."""
+        if not self._key.exists():
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"regrow-{self.cluster.name}", "-f", str(self._key)]
+            try:
+                subprocess.run(words, check=True, capture_output=True)
+            except FileNotFoundError:
+                raise RegrowError("there is no program ssh-keygen here; install OpenSSH's client") from None
+
+    def _public_key(self) -> str:
+        """A placeholder before there is one, as in a file for people to read."""
+        file = self._key.with_suffix(".pub")
+        return file.read_text().strip() if file.exists() else "the cluster's public key, made by `regrow cluster up`"
+
+    def _head(self) -> Remote:
+        for one in self.status():
+            if one.role == "head" and one.state == "running":
+                known = self._folder.path / "known_hosts"
+                return Remote(address=one.address, user=self.cluster.user or "ubuntu", key=self._key, known_hosts=known)
+        raise RegrowError(f"the cluster {self.cluster.name} has no head that runs; `regrow cluster up` makes one")
+
+
+class AwsEngine(_VmEngine):
+    """A cluster on EC2; see Provider."""
+
+    cluster: Aws
+
+    def __init__(self, cluster: Aws) -> None:
+        super().__init__(cluster)
+        self._kept = self._folder.path / "account.json"
+        """What there is in the account; as long as it is here, something may be there."""
+
+    def status(self) -> list[Machine]:
+        """See Provider."""
+        return AwsAccount(self.cluster).machines()
+
+    def down(self, say: Callable[[str], None]) -> None:
+        """See Provider."""
+        account = AwsAccount(self.cluster)
+        there = len(account.machines())
+        account.end(say)
+        self._kept.unlink(missing_ok=True)
+        say(f"nothing of the cluster {self.cluster.name} is left in {self.cluster.region}; it had {there} machines")
+
+    def _prepared(self, say: Callable[[str], None]) -> Launcher:
+        account = AwsAccount(self.cluster).prepare(self._public_key().encode(), say)
+        private_files.replace(self._kept, account.written())
+        return Launcher(self.cluster, aws.site(self.cluster, self._prices, str(self._key), account))
+
+    def _launcher(self) -> Launcher:
+        return Launcher(self.cluster, aws.site(self.cluster, self._prices, str(self._key), None))
+
+
+class RayEngine(_VmEngine):
+    """A cluster on GCP or Azure, for which Ray's own provider does all; see Provider."""
+
+    cluster: Gcp | Azure
+
+    def status(self) -> list[Machine]:
+        """See Provider."""
+        return private.machines(self._launcher().file())
+
+    def down(self, say: Callable[[str], None]) -> None:
+        """See Provider."""
+        launcher = self._launcher()
+        launcher.down(say)
+        if left := private.machines(launcher.file()):
+            named = ", ".join(one.address for one in left)
+            raise RegrowError(f"of the cluster {self.cluster.name} this is left in {self.cluster.region}: {named}")
+        say(f"no machine of the cluster {self.cluster.name} is left in {self.cluster.region}")
+
+    def _launcher(self) -> Launcher:
+        key = str(self._key)
+        match self.cluster:
+            case Gcp():
+                site = gcp.site(self.cluster, self._prices, key, self._public_key())
+            case Azure():
+                site = azure.site(self.cluster, self._prices, key)
+        return Launcher(self.cluster, site)

@@ -1,0 +1,106 @@
+"""What `run --on` and `cluster` share: reading both files, asking, following, coming home."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from regrow.cli.exit_codes import ExitCode
+from regrow.infra.state.places import Places
+from regrow.search.durations import in_words
+from regrow.search.errors import SpecError
+from regrow.tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from regrow.infra.clusters.description import Cluster
+    from regrow.remote import ClusterRun, Order
+
+
+def say(line: str) -> None:
+    """A line of ours, on standard error: standard output is the experiment's."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(line, markup=False)
+
+
+def show(text: str) -> None:
+    """What an experiment prints on its cluster."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def opened(file: Path) -> ClusterRun:
+    """The cluster that a file describes. Raises UserError and SpecError."""
+    from regrow.infra.clusters.cluster_file import read_cluster
+    from regrow.remote import ClusterRun
+
+    return ClusterRun(cluster=read_cluster(file), say=say, show=show)
+
+
+def order(
+    cluster: Cluster, file: Path, *, name: str | None, trials: int | None, state: str | None, quiet: bool = False,
+    as_json: bool = False,
+) -> Order:
+    """An experiment for a cluster. Raises UserError and SpecError for what can be known beforehand to be wrong."""
+    from regrow.infra.state.spec_file import read_spec
+    from regrow.infra.state.yaml_file import located
+    from regrow.launch import check_search, glance_at
+    from regrow.remote import Order, check_state
+
+    spec = read_spec(file)
+    places = Places.at(state or spec.state)
+    try:
+        if name is not None:
+            spec = type(spec).parse({**spec.to_json(), "name": name})
+        check_search(spec)
+        glance_at(spec)
+        if not state and not os.environ.get("REGROW_STATE"):
+            check_state(places, cluster, "state")
+    except SpecError as error:
+        raise error if error.where else located(error, file)  # noqa: B904 - the same error, with its place
+    check_state(places, cluster, "--state")
+    return Order(spec=spec, file=file, places=places, name=name, trials=trials, quiet=quiet, as_json=as_json)
+
+
+def confirm(lines: list[str], *, yes: bool) -> None:
+    """Shows what may be started, and asks. Exits if the answer is no; raises UserError where there is nobody to ask."""
+    for line in lines:
+        say(line)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError("nobody is there to say yes to this; give --yes")
+    if not typer.confirm("start it?", err=True):
+        sys.exit(ExitCode.DONE)
+
+
+def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: Any) -> NoReturn:
+    """Brings a cluster up, runs an experiment there, brings its results home, ends the cluster, and exits with its code.
+
+    `options`: those of `order`.
+    """
+    from regrow.remote import offer
+
+    run = opened(cluster_file)
+    what = order(run.cluster, file, **options)
+    run.provider.check()
+    confirm([f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())], yes=yes)
+    run.provider.up(say)
+    job = run.submit(what)
+    say(f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it goes on there without this terminal")
+    try:
+        code = run.follow(what, job)
+    except KeyboardInterrupt:
+        say(f"{what.spec.name} goes on there; `regrow cluster attach {cluster_file} {what.spec.name}` follows it again,")
+        itself = f"which ends by itself {in_words(run.cluster.idle)} after its last experiment"
+        say(f"`regrow cluster down {cluster_file}` ends the cluster, {itself}")
+        sys.exit(ExitCode.INTERRUPTED)
+    run.bring_home(what, Path(what.spec.name))
+    if keep:
+        say(f"the cluster stays; `regrow cluster down {cluster_file}` ends it")
+    else:
+        run.provider.down(say)
+    sys.exit(code)

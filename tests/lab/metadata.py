@@ -1,0 +1,44 @@
+"""The metadata service of an EC2 machine, on the address that it has there: session tokens, and a notice once FILE is there.
+
+`python metadata.py FILE`
+"""
+
+from __future__ import annotations
+
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+_TOKEN = b"session"
+_NOTICE = b'{"action": "terminate", "time": "2027-01-01T00:00:00Z"}'
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as EC2 does with HttpTokens: required."""
+
+    notice = Path()
+
+    def do_PUT(self) -> None:
+        self._answer(200, _TOKEN)
+
+    def do_GET(self) -> None:
+        if self.headers.get("X-aws-ec2-metadata-token", "").encode() != _TOKEN:
+            self._answer(401, b"")
+        elif self.path.endswith("/spot/instance-action") and self.notice.exists():
+            self._answer(200, _NOTICE)
+        else:
+            self._answer(404, b"")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    Handler.notice = Path(sys.argv[1])
+    ThreadingHTTPServer(("169.254.169.254", 80), Handler).serve_forever()

@@ -1,0 +1,81 @@
+"""What the driver makes of the nodes that Ray tells of: where an attempt may go, and for how many there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from regrow.infra.coordinator.room import Room
+from regrow.infra.ray import nodes as module
+from regrow.infra.ray import private
+from regrow.infra.ray.nodes import Nodes
+from regrow.search.spec.parts import Resources
+
+NEEDS = Resources(cpu=1).needs()
+See = Callable[..., Nodes]
+
+
+@pytest.fixture
+def see(monkeypatch: pytest.MonkeyPatch) -> See:
+    """The nodes after one more look at the cluster, which has these: markets by name, None for no label."""
+    drained: set[str] = set()
+    monkeypatch.setattr(private, "draining_nodes", lambda: drained)
+    context = SimpleNamespace(get_node_id=lambda: "head")
+    made: list[Nodes] = []
+
+    def look(*, draining: tuple[str, ...] = (), **markets: str | None) -> Nodes:
+        found = [_node("head", None, 0), *(_node(name, market, 2) for name, market in markets.items())]
+        monkeypatch.setattr(module, "ray", SimpleNamespace(nodes=lambda: found, get_runtime_context=lambda: context))
+        drained.clear()
+        drained.update(draining)
+        if not made:
+            made.append(Nodes())
+        made[0]._look()
+        return made[0]
+
+    return look
+
+
+def _node(name: str, market: str | None, cpus: int) -> dict[str, Any]:
+    labels = {} if market is None else {"ray.io/market-type": market}
+    return {"NodeID": name, "Alive": True, "Resources": {"CPU": float(cpus)}, "Labels": labels}
+
+
+def selector(nodes: Nodes) -> dict[str, str] | None:
+    return nodes.selector(NEEDS, avoid_spot=True)
+
+
+def test_a_node_that_stays_is_asked_for_also_while_there_is_none(see: See, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert selector(see(a="spot", b="spot")) is None, "it would wait for ever"
+    assert selector(see(a="spot", b="on-demand")) == {"ray.io/market-type": "!spot"}
+    assert selector(see(a="spot")) == {"ray.io/market-type": "!spot"}, "one may come again"
+    assert selector(see()) == {"ray.io/market-type": "!spot"}
+    assert see(a="spot").selector(NEEDS, avoid_spot=False) is None
+
+
+def test_whoever_started_the_cluster_says_which_nodes_may_come(see: See, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGROW_MARKETS", "spot, on-demand")
+    assert selector(see()) == {"ray.io/market-type": "!spot"}
+    monkeypatch.setenv("REGROW_MARKETS", "spot")
+    assert selector(see(a="spot")) is None
+
+
+def test_a_node_that_is_about_to_go_has_no_room(see: See) -> None:
+    assert see().room(NEEDS) == Room(slots=0, widest=1)
+    assert see(a="spot", b=None).room(NEEDS) == Room(slots=4, widest=2, spot=2)
+    nodes = see(a="spot", b=None, draining=("a",))
+    assert nodes.room(NEEDS) == Room(slots=2, widest=2)
+    nodes.drain("b", "told so")
+    assert nodes.room(NEEDS) == Room(slots=0, widest=1)
+
+
+def test_who_asks_for_a_kind_of_machine_goes_there_or_waits(see: See) -> None:
+    nodes = see(a="spot", b="spot", c=None)
+    assert nodes.selector(NEEDS, avoid_spot=False, market="spot") == {"ray.io/market-type": "spot"}
+    assert nodes.selector(NEEDS, avoid_spot=False, market="on-demand") == {"ray.io/market-type": "!spot"}
+    avoiding = nodes.selector(NEEDS, avoid_spot=False, market="spot", avoid=["a", "c"])
+    assert avoiding == {"ray.io/market-type": "spot", "ray.io/node-id": "!in(a)"}
+    assert see().selector(NEEDS, avoid_spot=False, market="spot") == {"ray.io/market-type": "spot"}
