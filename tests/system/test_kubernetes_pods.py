@@ -183,7 +183,7 @@ def write(desk: Desk, trials: int) -> None:
 
 
 def until(desk: Desk, kind: str, count: int, process: subprocess.Popen[str]) -> None:
-    desk.await_events("pods", kind, count, process)  # type: ignore[arg-type]
+    desk.await_events("pods", kind, count, process)
     assert process.poll() is None, process.communicate()[0]
 
 

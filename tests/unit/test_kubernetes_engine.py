@@ -111,8 +111,8 @@ def items(*found: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "List", "items": list(found)}
 
 
-TOKEN = {"kind": "Secret", "data": {"auth_token": base64.b64encode(b"made-by-kuberay").decode()}}
-UP = (("get pods", items(pod("sweep-head", "head"))), ("get secrets sweep", TOKEN))
+TOKEN = {"kind": "Secret", "data": {"auth_token": base64.b64encode(b"made-elsewhere").decode()}}
+UP = (("get pods", items(pod("sweep-head", "head"))), ("get secrets sweep-token", TOKEN))
 
 
 def test_it_is_an_engine(engine: KubernetesEngine) -> None:
@@ -122,19 +122,28 @@ def test_it_is_an_engine(engine: KubernetesEngine) -> None:
     ]
 
 
-def test_up_makes_the_cluster_and_keeps_the_token_that_was_made(engine: KubernetesEngine, office: Office) -> None:
+def test_up_makes_the_cluster_with_the_token_that_is_kept_here(engine: KubernetesEngine, office: Office) -> None:
     office.answer(*UP)
     engine.up(lambda _: None)
-    assert [made["kind"] for made in office.taken] == ["Secret", "NetworkPolicy", "RayCluster"]
-    assert engine.folder.token == "made-by-kuberay"
+    assert [(made["kind"], made["metadata"]["name"]) for made in office.taken] == [
+        ("Secret", "sweep-token"), ("Secret", "sweep-env"), ("NetworkPolicy", "sweep-network"), ("RayCluster", "sweep"),
+    ]
+    assert base64.b64decode(office.taken[0]["data"]["auth_token"]).decode() == engine.folder.token
+
+
+def test_the_token_of_a_cluster_that_was_brought_up_elsewhere_is_taken_over(engine: KubernetesEngine, office: Office) -> None:
+    office.answer(("get rayclusters", {"kind": "RayCluster", "metadata": {}, "spec": {}}), *UP)
+    engine.up(lambda _: None)
+    assert engine.folder.token == "made-elsewhere"
     assert engine.folder.token_file.stat().st_mode & 0o077 == 0
 
 
 def test_no_secret_is_in_a_command_line(engine: KubernetesEngine, office: Office) -> None:
     office.answer(*UP)
     engine.up(lambda _: None)
-    assert all("hf-secret-4711" not in word for call in office.raw() for word in call["words"])
-    (secret,) = [made for made in office.taken if made["kind"] == "Secret"]
+    kept = ("hf-secret-4711", engine.folder.token)
+    assert not [word for call in office.raw() for word in call["words"] if any(secret in word for secret in kept)]
+    (secret,) = [made for made in office.taken if made["metadata"]["name"] == "sweep-env"]
     assert base64.b64decode(secret["data"]["HF_TOKEN"]) == b"hf-secret-4711"
 
 
@@ -191,8 +200,8 @@ def test_an_experiment_comes_as_a_job_with_the_projects_files(engine: Kubernetes
     folder.mkdir()
     (folder / "sweep.yaml").write_text("trials: 3\n")
     engine.start(("regrow", "run", "sweep.yaml", "--state", "s3://bucket/prefix"), folder, lambda _: None)
-    assert [made["kind"] for made in office.taken] == ["Secret", "Secret", "NetworkPolicy", "RayJob"]
-    files = base64.b64decode(office.taken[1]["data"]["project.tar.gz"])
+    assert [made["kind"] for made in office.taken] == ["Secret", "Secret", "Secret", "NetworkPolicy", "RayJob"]
+    files = base64.b64decode(office.taken[2]["data"]["project.tar.gz"])
     with tarfile.open(fileobj=io.BytesIO(files)) as tar:
         assert tar.getnames() == ["sweep.yaml"]
 
@@ -239,6 +248,13 @@ def test_a_command_runs_in_the_heads_container_with_its_exit_code(engine: Kubern
         "/bin/sh", "-c", 'PATH=/opt/venv/bin:$PATH exec "$@"', "sh", "regrow", "show",
     ]
     assert office.raw()[-1]["stdin"] == "given"
+
+
+def test_a_command_is_held_as_long_as_the_block_lasts(engine: KubernetesEngine, office: Office) -> None:
+    office.answer(("get pods", items(pod("sweep-head", "head"))))
+    with engine.hold(("regrow", "ui", "a b")):
+        pass
+    assert office.calls[-1][-1] == "regrow ui 'a b' & child=$!; cat > /dev/null; kill $child"
 
 
 def test_a_tunnel_leads_to_the_port_that_kubectl_took(engine: KubernetesEngine, office: Office) -> None:

@@ -24,7 +24,7 @@ def cluster_of(cluster: Kubernetes) -> dict[str, Any]:
 
 
 def job_of(cluster: Kubernetes) -> dict[str, Any]:
-    return manifests.ray_job(cluster, WORDS, user="ada", ray="2.60.0")
+    return manifests.ray_job(cluster, WORDS, user="ada", ray="2.60.0", environment={"SLOTS": "3 4", "A": "=b"})
 
 
 def specs(cluster: Kubernetes) -> Iterator[dict[str, Any]]:
@@ -98,7 +98,7 @@ def test_what_is_written_is_read_the_same() -> None:
 @pytest.mark.parametrize("data", [FULL, LEAST])
 def test_nobody_gives_the_cluster_work_without_a_token_and_no_trial_is_on_the_head(data: dict[str, Any]) -> None:
     for spec in specs(described(data)):
-        assert spec["authOptions"] == {"mode": "token"}
+        assert spec["authOptions"] == {"mode": "token", "secretName": f"{data['name']}-token"}
         assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 
@@ -176,7 +176,8 @@ def test_a_lost_head_is_a_new_cluster_with_the_same_command() -> None:
     spec = job_of(described(FULL))["spec"]
     assert (spec["backoffLimit"], spec["submissionMode"], spec["suspend"]) == (100, "SidecarMode", False)
     words = shlex.split(spec["entrypoint"])
-    assert words == ["/opt/venv/bin/python", "-m", "regrow.infra.clusters.kubernetes.job", "--in", "/project", "--", *WORDS]
+    assert words == ["/opt/venv/bin/python", "-m", "regrow.infra.clusters.kubernetes.job", "--in", "/project",
+                     "--set", "A==b", "--set", "SLOTS=3 4", "--", *WORDS]
     head = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     lost = {one["key"]: one["tolerationSeconds"] for one in head["tolerations"] if "tolerationSeconds" in one}
     assert lost == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}

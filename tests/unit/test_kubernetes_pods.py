@@ -93,10 +93,10 @@ def test_a_jobs_command_runs_in_the_project(
 ) -> None:
     if leaving:
         mark.touch()
-    words = [sys.executable, "-c", f"import os, sys; print(os.getcwd()); sys.exit({code})"]
-    assert job.main(["--in", str(tmp_path), "--", *words]) == expected
+    words = [sys.executable, "-c", f"import os, sys; print(os.getcwd(), os.environ['GIVEN']); sys.exit({code})"]
+    assert job.main(["--in", str(tmp_path), "--set", "GIVEN=a=b", "--", *words]) == expected
     said = capfd.readouterr()
-    assert said.out.strip() == str(tmp_path)
+    assert said.out.strip() == f"{tmp_path} a=b"
     assert said.err.startswith(f"regrow: ended with exit code {code}" if code == 2 else "regrow: ended with 3; it goes on")
 
 

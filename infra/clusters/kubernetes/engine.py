@@ -7,10 +7,11 @@ import getpass
 import importlib.metadata
 import json
 import os
+import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +70,22 @@ class KubernetesEngine:
         self.check()
         there = self._kubectl.get("rayclusters.ray.io", self.cluster.name)
         if there is None:
-            self._apply_env()
+            self._apply_secrets()
             self._kubectl.apply(manifests.written(self._objects()))
             say(f"made RayCluster {self.cluster.name} in namespace {self.cluster.namespace}")
         else:
             self._leave_or_wake(there, say)
+            self._take_token()
         self._wait_for_head(say)
-        self._take_token()
 
-    def start(self, words: Sequence[str], folder: Path, say: Callable[[str], None]) -> None:
+    def start(
+        self, words: Sequence[str], folder: Path, say: Callable[[str], None], environment: Mapping[str, str] | None = None
+    ) -> None:
         """Makes a RayJob of one experiment, and returns. KubeRay begins it again with a new cluster when its head is lost.
 
         `words`: a command that does the same however often it is run, such as `regrow run sweep.yaml --state s3://...`;
-        `folder`: the project, in which it runs. Raises RegrowError while one is under way, UserError for a large project.
+        `folder`: the project, in which it runs; `environment`: its variables, without secrets. Raises RegrowError while one is
+        under way, UserError for a large project.
         """
         self.check()
         data = project.packed(folder)
@@ -91,8 +95,8 @@ class KubernetesEngine:
             if status not in ("Complete", "Failed", "ValidationFailed"):
                 raise RegrowError(f"RayJob {self.cluster.name} is under way ({status or 'new'}); wait for it, or end it")
             self._kubectl.run("delete", "rayjobs.ray.io", self.cluster.name, "--wait", timeout=_DOWN_SECONDS)
-        self._apply_env()
-        job = manifests.ray_job(self.cluster, words, **self._made_by)
+        self._apply_secrets()
+        job = manifests.ray_job(self.cluster, words, **self._made_by, environment=environment)
         files = manifests.secret(self.cluster, "project", {"project.tar.gz": data})
         self._kubectl.apply(manifests.written([files, manifests.network_policy(self.cluster), job]))
         say(f"made RayJob {self.cluster.name} in namespace {self.cluster.namespace}")
@@ -104,10 +108,21 @@ class KubernetesEngine:
 
     def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Runs a command in the head's container."""
-        if self.cluster.python:
-            folder = str(Path(self.cluster.python).parent)
-            words = ("/bin/sh", "-c", f'PATH={folder}:$PATH exec "$@"', "sh", *words)
-        return self._kubectl.attempt("exec", "--stdin", self._head(), f"--container={pods.HEAD}", "--", *words, stdin=stdin)
+        return self._kubectl.attempt(*self._exec(words), stdin=stdin)
+
+    @contextmanager
+    def hold(self, words: Sequence[str]) -> Iterator[None]:
+        """Has a command run in the head's container as long as the block lasts, and no longer, should the connection break."""
+        held = f"{shlex.join(words)} & child=$!; cat > /dev/null; kill $child"  # the connection's end is that of the input
+        command = self._kubectl.words(*self._exec(("/bin/sh", "-c", held)))
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                yield
+            finally:
+                if process.stdin is not None:
+                    process.stdin.close()
 
     def tunnel(self, port: int) -> AbstractContextManager[int]:
         """A port here that leads to one of the head's."""
@@ -131,18 +146,22 @@ class KubernetesEngine:
         return [manifests.network_policy(self.cluster), manifests.ray_cluster(self.cluster, **self._made_by)]
 
     def _heading(self) -> str:
-        if not self.cluster.env:
-            return ""
-        name = pods.names(self.cluster)["env"]
-        return (
-            f"The Secret {name}, with {', '.join(sorted(self.cluster.env))}, is not in this file: put NAME=value lines into a\n"
-            f"file, and kubectl --namespace={self.cluster.namespace} create secret generic {name} --from-env-file=FILE"
-        )
+        name, make = pods.names(self.cluster), f"kubectl --namespace={self.cluster.namespace} create secret generic"
+        lines = [
+            "Secrets are not in this file. Before it is applied:",
+            f"{make} {name['token']} --from-literal={pods.TOKEN_KEY}=$(openssl rand -hex 32)",
+        ]
+        if self.cluster.env:
+            lines.append(f"{make} {name['env']} --from-env-file=FILE")
+            lines.append(f"where FILE has lines NAME=value for {', '.join(sorted(self.cluster.env))}")
+        return "\n".join(lines)
 
-    def _apply_env(self) -> None:
+    def _apply_secrets(self) -> None:
+        made = [manifests.secret(self.cluster, "token", {pods.TOKEN_KEY: self.folder.token.encode()})]
         if values := variables(self.cluster, os.environ):
             data = {name: value.encode() for name, value in values.items()}
-            self._kubectl.apply(manifests.written([manifests.secret(self.cluster, "env", data)]))
+            made.append(manifests.secret(self.cluster, "env", data))
+        self._kubectl.apply(manifests.written(made))
 
     def _leave_or_wake(self, there: Json, say: Callable[[str], None]) -> None:
         now = manifests.ray_cluster(self.cluster, **self._made_by)["metadata"]["annotations"][manifests.FILE_HASH]
@@ -168,11 +187,11 @@ class KubernetesEngine:
             time.sleep(_LOOK_SECONDS)
 
     def _take_token(self) -> None:
-        """Keeps the token that KubeRay made, for those who submit work through a tunnel."""
-        found = self._kubectl.get("secrets", self.cluster.name)
-        token = (found or {}).get("data", {}).get("auth_token")
+        """Keeps the token of a cluster that is there, which may have been brought up from another machine."""
+        found = self._kubectl.get("secrets", pods.names(self.cluster)["token"])
+        token = (found or {}).get("data", {}).get(pods.TOKEN_KEY)
         if token is None:
-            raise RegrowError(f"KubeRay made no token for {self.cluster.name}; its operator has to be of 1.7 or later")
+            raise RegrowError(f"{self.cluster.name} has lost the Secret of its token; end it with regrow cluster down")
         private_files.replace(self.folder.make().path / "token", base64.b64decode(token))
 
     def _pods(self) -> list[Json]:
@@ -184,6 +203,13 @@ class KubernetesEngine:
         if not heads:
             raise RegrowError(f"{self.cluster.name} has no head; see regrow cluster status")
         return str(heads[0]["metadata"]["name"])
+
+    def _exec(self, words: Sequence[str]) -> list[str]:
+        """The words by which kubectl runs a command in the head's container."""
+        if self.cluster.python:
+            folder = str(Path(self.cluster.python).parent)
+            words = ("/bin/sh", "-c", f'PATH={folder}:$PATH exec "$@"', "sh", *words)
+        return ["exec", "--stdin", self._head(), f"--container={pods.HEAD}", "--", *words]
 
     def _left(self, clusters: Sequence[str]) -> list[str]:
         """What is there of the cluster, by kind and name."""

@@ -1,6 +1,6 @@
 """What a RayJob runs: the experiment's command, in the project's folder.
 
-    python -m regrow.infra.clusters.kubernetes.job --in FOLDER -- regrow run ...
+    python -m regrow.infra.clusters.kubernetes.job --in FOLDER [--set NAME=VALUE]... -- regrow run ...
 
 KubeRay takes every exit code but 0 for a reason to begin again with a new cluster. A wrong specification would so bring up a
 hundred of them. So what regrow itself ended with, and would end with again, is said and passed on as 0; whether the
@@ -10,6 +10,7 @@ experiment is finished or has failed stands in its log. What the loss of the mac
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -37,12 +38,14 @@ def main(words: Sequence[str]) -> int:
     """Runs the command; returns the exit code for KubeRay."""
     parser = argparse.ArgumentParser(prog="regrow.infra.clusters.kubernetes.job")
     parser.add_argument("--in", dest="folder", required=True)
+    parser.add_argument("--set", dest="variables", action="append", default=[])
     parser.add_argument("command", nargs="+")
     asked = parser.parse_args(words)
     command = [sys.executable, "-m", *asked.command] if asked.command[0] == "regrow" else asked.command
     # Whoever ends the job tells all of its processes; this one waits for what the experiment makes of it.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    done = subprocess.run(command, cwd=asked.folder, check=False)
+    given = dict(one.split("=", 1) for one in asked.variables)
+    done = subprocess.run(command, cwd=asked.folder, env={**os.environ, **given}, check=False)
     code, said = passed_on(done.returncode, LEAVING.exists())
     if said:
         sys.stderr.write(f"regrow: {said}\n")

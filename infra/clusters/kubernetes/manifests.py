@@ -46,10 +46,16 @@ def ray_cluster(cluster: Kubernetes, *, user: str, ray: str) -> Json:
     return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": spec}
 
 
-def ray_job(cluster: Kubernetes, words: Sequence[str], *, user: str, ray: str) -> Json:
-    """One experiment: `words` is the command, run in the project's folder, which does the same however often it is run."""
-    python = pods.python(cluster)
-    entrypoint = shlex.join((python, "-m", f"{_HERE}.job", "--in", pods.PROJECT_FOLDER, "--", *words))
+def ray_job(
+    cluster: Kubernetes, words: Sequence[str], *, user: str, ray: str, environment: Mapping[str, str] | None = None
+) -> Json:
+    """One experiment: `words` is the command, run in the project's folder, which does the same however often it is run.
+
+    `environment`: variables of the command, without secrets.
+    """
+    given = [word for name, value in sorted((environment or {}).items()) for word in ("--set", f"{name}={value}")]
+    asked = (pods.python(cluster), "-m", f"{_HERE}.job", "--in", pods.PROJECT_FOLDER, *given, "--", *words)
+    entrypoint = shlex.join(asked)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -89,7 +95,7 @@ def network_policy(cluster: Kubernetes) -> Json:
 
 
 def secret(cluster: Kubernetes, part: str, data: Mapping[str, bytes]) -> Json:
-    """The Secret `part`, "env" or "project"."""
+    """The Secret `part`: "env", "token" or "project"."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -114,7 +120,8 @@ def digest(data: Json) -> str:
 def _cluster_spec(cluster: Kubernetes, ray: str, *, project: bool = False, idle: bool = False) -> Json:
     return {
         "rayVersion": ray,
-        "authOptions": {"mode": "token"},  # KubeRay makes one, in a Secret of its own
+        # Not one that KubeRay makes, which would be another one for each cluster of a RayJob.
+        "authOptions": {"mode": "token", "secretName": pods.names(cluster)["token"]},
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
             "version": "v2", "upscalingMode": "Default", "idleTimeoutSeconds": _seconds(cluster.idle),

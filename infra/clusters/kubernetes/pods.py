@@ -27,6 +27,8 @@ LOST_SECONDS = 30
 """How long a head stays bound to a node that does not answer. Kubernetes waits 300 s: as long as KubeRay waits for a head
 that does not answer, before it gives the job up, without another try."""
 DASHBOARD_PORT = 8265
+TOKEN_KEY = "auth_token"  # noqa: S105 - its name
+"""Where KubeRay looks in the token's Secret."""
 _HERE = "regrow.infra.clusters.kubernetes"
 SPOT_LABELS = {
     "karpenter.sh/capacity-type": "spot", "eks.amazonaws.com/capacityType": "SPOT",
@@ -38,7 +40,7 @@ SPOT_LABELS = {
 
 def names(cluster: Kubernetes) -> dict[str, str]:
     """The names of the objects beside the cluster itself."""
-    return {part: f"{cluster.name}-{part}" for part in ("env", "project", "network")}
+    return {part: f"{cluster.name}-{part}" for part in ("env", "token", "project", "network")}
 
 
 def python(cluster: Kubernetes) -> str:
@@ -178,7 +180,7 @@ def _idle(cluster: Kubernetes) -> Json:
     It asks with the rights that KubeRay gives the head's service account for its autoscaler (`get` and `patch` of the cluster).
     """
     amounts = {"cpu": "100m", "memory": "256Mi"}
-    token = {"name": cluster.name, "key": "auth_token"}  # KubeRay's Secret has the cluster's name
+    token = {"name": names(cluster)["token"], "key": TOKEN_KEY}
     command = [
         python(cluster), "-m", f"{_HERE}.idle", "--cluster", cluster.name, "--namespace", cluster.namespace,
         "--seconds", f"{cluster.idle:g}",
