@@ -60,7 +60,8 @@ class Pod:
         done = subprocess.run(
             self.inside(*hook), env=dict(self.environment), capture_output=True, timeout=pods.GRACE_SECONDS, check=False
         )
-        assert done.returncode == 0, done.stderr.decode()
+        # Where bash has become Ray (5.1 and later), the container ends with Ray, and the hook with the container.
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
         with suppress(ProcessLookupError, IndexError):
             os.kill(self.init, signal.SIGTERM)
         self.process.wait(30)
@@ -117,10 +118,12 @@ class Cluster:
         words = shlex.split(self.job["entrypoint"])
         words[words.index(pods.PROJECT_FOLDER)] = str(self.desk.folder)  # where the init container would have unpacked it
         head = self.pods[0]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             head.inside(*words), env=dict(head.environment), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )
+        self.desk.started.append(process)
+        return process
 
     def hook(self, number: int) -> list[str]:
         """The preStop hook of a pod."""
@@ -209,7 +212,7 @@ def test_a_lost_head_is_a_new_cluster_that_goes_on_from_the_log(desk: Desk, fold
         until(desk, "reported", 2, process)
         made.pods[0].end(made.hook(0))
         said, _ = process.communicate(timeout=60)
-        assert process.returncode == 3, said  # KubeRay begins again
+        assert process.returncode in (3, -signal.SIGKILL), said  # for KubeRay a reason to begin again
     (desk.folder / "released").touch()
     with cluster(desk, folder / "second", 1) as made:
         process = made.begin()

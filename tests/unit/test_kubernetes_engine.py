@@ -271,8 +271,10 @@ def test_a_tunnel_that_cannot_be_made_says_why(engine: KubernetesEngine, office:
         pass
 
 
-def test_without_a_head_there_is_nothing_to_talk_to(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(("get pods", items(pod("a", "worker"))))
+def test_without_a_head_that_stays_there_is_nothing_to_talk_to(engine: KubernetesEngine, office: Office) -> None:
+    ending = pod("old", "head")
+    ending["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
+    office.answer(("get pods", items(pod("a", "worker"), ending)))
     with pytest.raises(RegrowError, match=r"^sweep has no head; see regrow cluster status$"):
         engine.command(("true",))
 

@@ -83,9 +83,14 @@ def test_a_mistake_is_one_line_that_names_the_key(change: dict[str, Any], line: 
 
 
 def test_they_are_the_same_bytes_each_time_in_whatever_order_a_mapping_was_written() -> None:
-    turned = copy.deepcopy(FULL)
-    turned["env"] = dict(reversed(FULL["env"].items()))
-    first, second = (manifests.written([cluster_of(described(one)), job_of(described(one))]) for one in (FULL, turned))
+    written = {**copy.deepcopy(FULL), "volumes": {"/data": "sets", "/cache": "models"}}
+    written["head"]["node_selector"] = {"pool": "base", "arch": "amd64"}
+    turned = copy.deepcopy(written)
+    for part in (turned["volumes"], turned["env"], turned["head"]["node_selector"]):
+        there = list(reversed(part.items()))
+        part.clear()
+        part.update(there)
+    first, second = (manifests.written([cluster_of(described(one)), job_of(described(one))]) for one in (written, turned))
     assert first == second
     assert b"&id" not in first
 
