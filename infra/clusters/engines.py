@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Ssh
+from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Kubernetes, Ssh
+from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
 from regrow.infra.clusters.provider import Provider
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.clusters.vms import AwsEngine, RayEngine
@@ -18,4 +19,6 @@ def engine(cluster: Cluster) -> Provider:
             return AwsEngine(cluster)
         case Gcp() | Azure():
             return RayEngine(cluster)
+        case Kubernetes():
+            return KubernetesEngine(cluster)
     raise UserError(f"on: {cluster.on}: clusters there cannot be brought up yet")
