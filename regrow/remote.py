@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from regrow.engines import engine
 from regrow.infra.clusters.description import Cluster
-from regrow.infra.clusters.engines import engine
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs
 from regrow.infra.clusters.node import DASHBOARD_PORT

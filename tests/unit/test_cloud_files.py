@@ -11,11 +11,11 @@ import pytest
 import ray
 import yaml
 
+from regrow.engines import engine
 from regrow.infra.clusters import private
 from regrow.infra.clusters.clouds import aws, azure, ending, gcp
 from regrow.infra.clusters.clouds.aws import Account
 from regrow.infra.clusters.description import Aws, Cluster
-from regrow.infra.clusters.engines import engine
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
 

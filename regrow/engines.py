@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from regrow.infra.clusters.clouds.engine import AwsEngine, RayEngine
 from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Kubernetes, Ssh
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
 from regrow.infra.clusters.provider import Provider
 from regrow.infra.clusters.ssh import SshEngine
-from regrow.infra.clusters.vms import AwsEngine, RayEngine
 from regrow.tasks.errors import UserError
 
 
