@@ -18,14 +18,15 @@ from pathlib import Path
 from regrow.engines import engine
 from regrow.infra.clusters.description import Cluster
 from regrow.infra.clusters.folder import Folder
-from regrow.infra.clusters.jobs import Away, Job, Jobs
+from regrow.infra.clusters.jobs import Away, Job, Jobs, about
+from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
 from regrow.infra.clusters.node import DASHBOARD_PORT
 from regrow.infra.clusters.provider import Offer, Provider
 from regrow.infra.ray import scaling
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, UserError
 
 PREFECT_PORT, MLFLOW_PORT = 4200, 5000
 """Where the pages of an experiment listen on the head's loopback, for `regrow cluster ui`."""
@@ -120,6 +121,18 @@ class ClusterRun:
         state, room = order.places.root, growth(self.cluster)
         started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, room, state=state)
         return Job(id=started, experiment=order.spec.name, status="PENDING", state=order.places.root)
+
+    def submit_apart(self, order: Order) -> None:
+        """Starts the experiment as a RayJob, with a cluster of its own that another one replaces when its head is lost.
+
+        Raises UserError for clusters that are not on Kubernetes.
+        """
+        if not isinstance(self.provider, KubernetesEngine):
+            where = f"{self.cluster.name} is on {self.cluster.on}"
+            raise UserError(f"--job: is for Kubernetes, and {where}; bring the cluster up, and leave --job out")
+        tell = about(order.spec.name, order.places.root)
+        words = shlex.split(order.entrypoint)
+        self.provider.start(words, order.project, self.say, environment=growth(self.cluster), about=tell)
 
     def follow(self, order: Order, job: Job) -> int:
         """Shows what it prints until it has ended; returns its exit code. A head that is lost is brought up again."""

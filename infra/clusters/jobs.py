@@ -24,6 +24,11 @@ _OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint fo
 """What Ray writes at the head of a job's output."""
 
 
+def about(experiment: str, state: str) -> dict[str, str]:
+    """What Ray's list of jobs tells of an experiment. `state`: its state root."""
+    return {_EXPERIMENT: experiment, _STATE: state}
+
+
 class Away(RegrowError):
     """The cluster's head does not answer."""
 
@@ -56,7 +61,7 @@ class Jobs:
         with self._client() as client:
             return str(
                 client.submit_job(
-                    entrypoint=entrypoint, submission_id=chosen, metadata={_EXPERIMENT: experiment, _STATE: state},
+                    entrypoint=entrypoint, submission_id=chosen, metadata=about(experiment, state),
                     runtime_env={"working_dir": str(project), "env_vars": dict(environment)},
                 )
             )
@@ -101,7 +106,6 @@ class Jobs:
     def _client(self) -> Iterator[Any]:
         from aiohttp import ClientError
         from ray.job_submission import JobSubmissionClient
-
 
         hidden = put(dict.fromkeys(_OVERRIDING, ""))
         put_back(dict.fromkeys(_OVERRIDING))

@@ -22,7 +22,6 @@ ClusterFile = Annotated[Path, typer.Argument(help="The cluster's YAML file", rea
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 
 
-
 @cluster.command()
 def up(file: ClusterFile, yes: YesOption = False) -> None:
     """Bring a cluster up, or what is missing of it. What runs is not touched."""
@@ -70,9 +69,14 @@ def submit(
     name: Annotated[str | None, typer.Option(help="Another name than the file's")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Another total number of trials than the file's")] = None,
     state: StateOption = None,
+    apart: Annotated[bool, typer.Option("--job", help="On Kubernetes: with a cluster of its own, as a RayJob")] = False,
 ) -> None:
     """Start an experiment on a cluster that is up, and leave it to itself."""
     run = opened(file)
+    if apart:
+        run.submit_apart(order(run.cluster, experiment, name=name, trials=trials, state=state))
+        say(f"`regrow cluster status {file}` shows its pods, `regrow cluster down {file}` ends it before its time")
+        return
     job = run.submit(order(run.cluster, experiment, name=name, trials=trials, state=state))
     say(f"{job.experiment} runs on {run.cluster.name} (job {job.id}); `regrow cluster attach {file} {job.experiment}` follows it")
 

@@ -25,7 +25,7 @@ from regrow.infra.clusters.provider import Offer
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.ray.scaling import with_market
 from regrow.infra.state.places import Places
-from regrow.remote import Order, check_state, growth, offer
+from regrow.remote import ClusterRun, Order, check_state, growth, offer
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
@@ -249,3 +249,10 @@ def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_tri
         monkeypatch.setenv("REGROW_MARKET", wrong)
         with pytest.raises(UserError, match=r"REGROW_MARKET=.*write it as the specification's key"):
             with_market(plain)
+
+
+def test_only_kubernetes_has_jobs_with_a_cluster_of_their_own(tmp_path: Path) -> None:
+    run = ClusterRun(cluster=Cluster.parse(SSH), say=print, show=print)
+    spec = Spec.parse({"name": "a", "trainable": "a.py:b", "metric": "x", "mode": "max", "space": {"x": {"uniform": [0, 1]}}, "trials": 1})
+    with pytest.raises(UserError, match="--job: is for Kubernetes, and lab is on ssh; bring the cluster up"):
+        run.submit_apart(Order(spec=spec, file=tmp_path / "a.yaml", places=Places.at("s3://bucket/x")))

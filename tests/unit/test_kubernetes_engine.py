@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from regrow.cli.app import app
 from regrow.infra.clusters.kubernetes import engine as under_test
 from regrow.infra.clusters.kubernetes import project
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine, state
@@ -204,6 +206,23 @@ def test_an_experiment_comes_as_a_job_with_the_projects_files(engine: Kubernetes
     files = base64.b64decode(office.taken[2]["data"]["project.tar.gz"])
     with tarfile.open(fileobj=io.BytesIO(files)) as tar:
         assert tar.getnames() == ["sweep.yaml"]
+
+
+def test_the_command_makes_a_job_that_needs_nobody(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({**FULL, "secrets": []}))
+    spec = {"name": "tried", "trainable": "work.py:train", "metric": "x", "mode": "max", "space": {"x": {"uniform": [0, 1]}}, "trials": 2}
+    (tmp_path / "work.py").write_text("def train(trial):\n    pass\n")
+    (tmp_path / "tried.yaml").write_text(yaml.safe_dump(spec))
+    words = ["cluster", "submit", str(tmp_path / "cluster.yaml"), str(tmp_path / "tried.yaml"), "--state", "s3://bucket/x"]
+    done = CliRunner().invoke(app, [*words, "--job", "--trials", "5"])
+    assert done.exit_code == 0, done.output
+    job = office.taken[-1]
+    assert job["kind"] == "RayJob"
+    command = "regrow run tried.yaml --state s3://bucket/x --trials 5 --prefect-port 4200"
+    assert job["spec"]["entrypoint"].endswith(f" -- {command}")
+    assert "REGROW_SLOTS=38" in job["spec"]["entrypoint"]
+    assert job["spec"]["metadata"] == {"regrow.experiment": "tried", "regrow.state": "s3://bucket/x"}
 
 
 def test_a_job_that_is_under_way_is_not_replaced(engine: KubernetesEngine, office: Office, tmp_path: Path) -> None:

@@ -79,13 +79,14 @@ class KubernetesEngine:
         self._wait_for_head(say)
 
     def start(
-        self, words: Sequence[str], folder: Path, say: Callable[[str], None], environment: Mapping[str, str] | None = None
+        self, words: Sequence[str], folder: Path, say: Callable[[str], None], *, environment: Mapping[str, str] | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """Makes a RayJob of one experiment, and returns. KubeRay begins it again with a new cluster when its head is lost.
 
         `words`: a command that does the same however often it is run, such as `regrow run sweep.yaml --state s3://...`;
-        `folder`: the project, in which it runs; `environment`: its variables, without secrets. Raises RegrowError while one is
-        under way, UserError for a large project.
+        `folder`: the project, in which it runs; `environment`: its variables, without secrets; `about`: what the list of the
+        cluster's jobs is to tell of it. Raises RegrowError while one is under way, UserError for a large project.
         """
         self.check()
         data = project.packed(folder)
@@ -96,7 +97,7 @@ class KubernetesEngine:
                 raise RegrowError(f"RayJob {self.cluster.name} is under way ({status or 'new'}); wait for it, or end it")
             self._kubectl.run("delete", "rayjobs.ray.io", self.cluster.name, "--wait", timeout=_DOWN_SECONDS)
         self._apply_secrets()
-        job = manifests.ray_job(self.cluster, words, **self._made_by, environment=environment)
+        job = manifests.ray_job(self.cluster, words, **self._made_by, environment=environment, about=about)
         files = manifests.secret(self.cluster, "project", {"project.tar.gz": data})
         self._kubectl.apply(manifests.written([files, manifests.network_policy(self.cluster), job]))
         say(f"made RayJob {self.cluster.name} in namespace {self.cluster.namespace}")

@@ -47,11 +47,12 @@ def ray_cluster(cluster: Kubernetes, *, user: str, ray: str) -> Json:
 
 
 def ray_job(
-    cluster: Kubernetes, words: Sequence[str], *, user: str, ray: str, environment: Mapping[str, str] | None = None
+    cluster: Kubernetes, words: Sequence[str], *, user: str, ray: str, environment: Mapping[str, str] | None = None,
+    about: Mapping[str, str] | None = None,
 ) -> Json:
     """One experiment: `words` is the command, run in the project's folder, which does the same however often it is run.
 
-    `environment`: variables of the command, without secrets.
+    `environment`: variables of the command, without secrets; `about`: what Ray's list of jobs tells of it.
     """
     given = [word for name, value in sorted((environment or {}).items()) for word in ("--set", f"{name}={value}")]
     asked = (pods.python(cluster), "-m", f"{_HERE}.job", "--in", pods.PROJECT_FOLDER, *given, "--", *words)
@@ -62,6 +63,7 @@ def ray_job(
         "metadata": _metadata(cluster, user),
         "spec": {
             "entrypoint": entrypoint,
+            "metadata": dict(about or {}),
             # The submitter sits in the head's pod: without a head KubeRay sees at once that the job has failed, and begins
             # again with a new cluster. With one in a pod of its own it waits for the old cluster's head to come back.
             "submissionMode": "SidecarMode",
