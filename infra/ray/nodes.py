@@ -23,6 +23,10 @@ DRAIN_SECONDS = 120
 """What Ray is told a node that is about to go away has left; no cloud gives more notice."""
 USED_SECONDS = 20.0
 """After so long without an attempt a node is not in use any more."""
+GONE_SECONDS, GONE_MOST = 120.0, 16
+"""For so long, and so many, the nodes that died last are named to Ray as none to place anything on. That changes nothing but the
+"scheduling key" of what is submitted, by which Ray asks nodes for workers: a request that went to a node as it vanished is held
+for minutes, and all that has the same key waits behind it, with another node idle (measured, Ray 2.60)."""
 MARKET_LABEL = "ray.io/market-type"
 """Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
@@ -42,7 +46,8 @@ class Nodes:
         self._fitting: dict[tuple[tuple[str, float], ...], set[str]] = {}
         """Ids of those of them that are large enough, by what is needed: to look at 300 takes 10 ms."""
         self._used: dict[str, float] = {}
-        self._gone: set[str] = set()
+        self._gone: dict[str, float] = {}
+        """Ids of those that died, and when that was seen."""
         self._lost: list[str] = []
         self._draining: dict[str, str] = {}
         self._to_drain: dict[str, str] = {}
@@ -91,13 +96,15 @@ class Nodes:
             fitting = self._that_fit(needs)
             able = {key: node for key, node in self._alive.items() if key in fitting}
             known = [node for key, node in self._known.items() if key in fitting]
+            gone = [key for key, since in self._gone.items() if time.monotonic() - since < GONE_SECONDS][-GONE_MOST:]
         found = dict(_MARKETS.get(market, {}))
         if market:
             able = {key: node for key, node in able.items() if (_market(node) == "spot") == (market == "spot")}
         shunned = sorted(set(avoid) & able.keys())
-        if shunned and len(shunned) < len(able):
-            able = {key: node for key, node in able.items() if key not in shunned}
-            found[NODE_LABEL] = f"!in({','.join(shunned)})"
+        if len(shunned) == len(able):
+            shunned = []
+        if shunned or gone:
+            found[NODE_LABEL] = f"!in({','.join([*shunned, *gone])})"
         markets = {_market(node) for node in known} | scaling.markets()
         if avoid_spot and "spot" in markets and markets != {"spot"}:
             found.update(NOT_SPOT)
@@ -150,7 +157,7 @@ class Nodes:
         alive = {key: node for key, node in nodes.items() if node["Alive"]}
         with self._lock:
             lost = [key for key in self._alive if key not in alive and key not in self._gone]
-            self._gone.update(lost)
+            self._gone.update(dict.fromkeys(lost, time.monotonic()))
             self._lost += lost
             if alive.keys() - self._known.keys():
                 self._fitting.clear()

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from moto.ec2.models import ec2_backends
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 
 _ACCOUNT = "123456789012"
@@ -60,7 +60,7 @@ def _watch(folder: Path) -> None:
         found = {}
         for backend in list(ec2_backends[_ACCOUNT].values()):
             for one in list(backend.all_instances()):
-                key = backend.key_pairs.get(one.key_name)
+                key = backend.key_pairs.get(str(one.key_name))
                 known.setdefault(one.id, key.public_key if key else "")
                 found[one.id] = [one.private_ip, one._state.name, one.lifecycle or "on-demand", known[one.id]]
                 if (folder / f"terminate-{one.id}").exists() and one._state.name != "terminated":

@@ -18,7 +18,7 @@ def told(*states: State[Any]) -> list[State[Any]]:
 
 
 def test_an_action_that_prefect_carried_out_several_times_is_one_loss() -> None:
-    again = AwaitingRetry(message=AGAIN)
+    again: State[Any] = AwaitingRetry(message=AGAIN)
     assert times_lost(told(Running(), Crashed(), again, again, again, again)) == 1
     assert times_lost(told(again, Running(), Crashed(), again, again, Running())) == 2
     assert times_lost(told(Running(), Crashed(), AwaitingRetry(message="Retry from the UI"))) == 0

@@ -51,9 +51,17 @@ def selector(nodes: Nodes) -> dict[str, str] | None:
 def test_a_node_that_stays_is_asked_for_also_while_there_is_none(see: See, monkeypatch: pytest.MonkeyPatch) -> None:
     assert selector(see(a="spot", b="spot")) is None, "it would wait for ever"
     assert selector(see(a="spot", b="on-demand")) == {"ray.io/market-type": "!spot"}
-    assert selector(see(a="spot")) == {"ray.io/market-type": "!spot"}, "one may come again"
+    assert selector(see(a="spot")) == {"ray.io/market-type": "!spot", "ray.io/node-id": "!in(b)"}, "one may come again"
+    monkeypatch.setattr(module, "GONE_SECONDS", 0.0)
     assert selector(see()) == {"ray.io/market-type": "!spot"}
     assert see(a="spot").selector(NEEDS, avoid_spot=False) is None
+
+
+def test_what_waits_behind_a_request_to_a_node_that_vanished_is_asked_for_in_another_way(see: See) -> None:
+    see(a=None, b=None, c=None)
+    nodes = see(b=None)
+    assert nodes.selector(NEEDS, avoid_spot=False) == {"ray.io/node-id": "!in(a,c)"}
+    assert see(b=None, d=None).selector(NEEDS, avoid_spot=False, avoid=["b"]) == {"ray.io/node-id": "!in(b,a,c)"}
 
 
 def test_whoever_started_the_cluster_says_which_nodes_may_come(see: See, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,4 +86,5 @@ def test_who_asks_for_a_kind_of_machine_goes_there_or_waits(see: See) -> None:
     assert nodes.selector(NEEDS, avoid_spot=False, market="on-demand") == {"ray.io/market-type": "!spot"}
     avoiding = nodes.selector(NEEDS, avoid_spot=False, market="spot", avoid=["a", "c"])
     assert avoiding == {"ray.io/market-type": "spot", "ray.io/node-id": "!in(a)"}
-    assert see().selector(NEEDS, avoid_spot=False, market="spot") == {"ray.io/market-type": "spot"}
+    asked = see().selector(NEEDS, avoid_spot=False, market="spot")
+    assert asked == {"ray.io/market-type": "spot", "ray.io/node-id": "!in(a,b,c)"}
