@@ -126,6 +126,8 @@ def run(
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
     places = Places.at(state).writable()
     this = resolved_here(places, name, spec, trials, when, event)
+    if this.when is not None and this.when.cluster is not None:
+        raise UserError(f"{name}: `when.cluster` is for a station, which `regrow up` starts; Prefect's own workers run it here")
     retry_failed = retry_failed and not _goes_on()
     prepared = prepare(places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed)
     for line in (*this.lines, *prepared.changes):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regrow.search.spec import Spec, When
 
 _TIMES = ("cron", "every", "rrule")
-_OPTIONS = {"files": "on-files", "event": "on-event"}
+_OPTIONS = {"files": "on-files", "event": "on-event", "cluster": "on"}
 """Keys of `when` whose option is called otherwise."""
 
 
@@ -64,6 +64,9 @@ def schedule(
     overlap: Annotated[
         Overlap | None, _option("overlap", "A run that is due while one runs: left out, after it, or in its place")
     ] = None,
+    on: Annotated[
+        str | None, _option("on", "A cluster's YAML file: each run brings it up, runs there, and ends it", "CLUSTER")
+    ] = None,
     keep: Annotated[
         int | None, typer.Option(min=1, help="How many of the schedule's experiments are kept [default: all]", show_default=False)
     ] = None,
@@ -77,7 +80,7 @@ def schedule(
     given = {
         "cron": cron, "every": _span(every), "rrule": rrule, "timezone": timezone, "files": _absolute(on_files, Path.cwd()),
         "settle": _span(settle), "after": after, "event": on_event, "hook": hook, "each": each and each.value,
-        "overlap": overlap and overlap.value, "keep": keep,
+        "overlap": overlap and overlap.value, "keep": keep, "cluster": _absolute(on, Path.cwd()),
     }
     given = {key: value for key, value in given.items() if value is not None}
     try:
@@ -96,7 +99,8 @@ def _scheduled(spec: Spec, name: str, given: dict[str, Any], file: Path) -> Spec
     own = spec.when.to_json() if spec.when is not None else {}
     if set(given) & set(_TIMES):
         own = {key: value for key, value in own.items() if key not in _TIMES}
-    own["files"] = _absolute(own.get("files"), file.absolute().parent)
+    for key in ("files", "cluster"):
+        own[key] = _absolute(own.get(key), file.absolute().parent)
     when = {key: value for key, value in {**own, **given}.items() if value is not None}
     spec = type(spec).parse({**spec.to_json(), "name": name, "when": when})
     if spec.when is None or not spec.when.starts:
@@ -115,6 +119,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
     assert spec.when is not None
     when = spec.when
     _check(spec, places)
+    costs = _check_cluster(when.cluster, places)
     awaited = _check_files(when.files)
     with deployments.at_home(places):
         times = clock(when)
@@ -133,7 +138,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form, description=words)
         made = next(one for one in deployments.listed(client) if one.name == spec.name)
     print(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
-    print(f"each run: {_runs(when, spec)}")
+    print("\n".join([f"each run: {_runs(when, spec)}", *costs]))
     if made.coming:
         print(f"next: {', '.join(f'{at:%Y-%m-%d %H:%M:%S}' for at in made.coming)} ({when.timezone or 'UTC'})")
     if awaited:
@@ -159,7 +164,23 @@ def _check(spec: Spec, places: Places) -> None:
     glance_at(spec)
     check_search(spec)
     environment(spec)
-    check_room(spec)
+    if spec.when is None or spec.when.cluster is None:
+        check_room(spec)
+
+
+def _check_cluster(file: str | None, places: Places) -> list[str]:
+    """What each run starts and costs on the cluster, for people. Raises UserError and SpecError."""
+    from regrow.engines import engine
+    from regrow.infra.clusters.cluster_file import read_cluster
+    from regrow.remote import check_state, offer
+
+    if file is None:
+        return []
+    cluster = read_cluster(Path(file))
+    check_state(places, cluster, "state")
+    provider = engine(cluster)
+    provider.check()
+    return [f"on {cluster.name}, {cluster.on}:", *offer(provider.plan())]
 
 
 def _check_files(pattern: str | None) -> str:

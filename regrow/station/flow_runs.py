@@ -23,6 +23,7 @@ from regrow.infra.state.places import Places
 from regrow.launch import launch
 from regrow.search.events import Closed
 from regrow.station.healing import flow_run_of
+from regrow.station.on_cluster import run_on_cluster
 from regrow.tasks.errors import UserError
 
 _RETRIED = "AwaitingRetry"
@@ -57,6 +58,10 @@ def _run(client: SyncPrefectClient, run: FlowRun, places: Places, say: Callable[
     again = run.state is not None and run.state.name == _RETRIED
     if again and runs_here(places, name) and flow_run_of(places, name) == str(run.id):
         client.set_flow_run_state(run.id, Running(message=_STILL_THERE), force=True)
+        return
+    if this.when is not None and this.when.cluster is not None:
+        run_on_cluster(client, run, this, Path(parameters["spec"]), places, say)
+        this.pruned(places, say)
         return
     if again and spec is not None and isinstance(parameters.get("spec"), dict) and _has_log(places, name):
         spec = None  # what it was then; since then it may have been resumed with other settings

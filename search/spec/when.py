@@ -53,6 +53,8 @@ class When(Part):
     """What becomes of a run that is due while one before it still runs: left out, started after it, or started in its place."""
     keep: Annotated[Count, Field(ge=1)] | None = None
     """With `each: new`: how many of the schedule's experiments are kept; older ones are removed. None: all."""
+    cluster: Text | None = None
+    """The file of the cluster that each run brings up, runs on, and ends. None: the machine of the station."""
     retries_per_day: Annotated[Count, Field(ge=0)] = 3
     """How often in a day a run whose driver was lost is started again by itself."""
 

@@ -1,0 +1,151 @@
+"""A run of a schedule on a cluster: `regrow run FILE --on CLUSTER`, as a person would type it, in a process of its own.
+
+Whatever ends this one, the command may be given again: it goes on with the cluster, and with the experiment that runs there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.exceptions import PrefectException
+from prefect.logging.loggers import flow_run_logger
+from prefect.states import Cancelled, Completed, Failed, Running
+
+from regrow.flows.recurring import Resolved
+from regrow.infra.log.reading import survey
+from regrow.infra.state.experiments import request_stop, take_stop_requests
+from regrow.infra.state.places import Places
+from regrow.infra.state.yaml_file import read_map, write_map
+from regrow.search.events import Closed, Event
+from regrow.tasks.errors import RegrowError
+
+LOOK_SECONDS = 2.0
+"""Between looks whether the flow run was cancelled."""
+_OF_THE_STATION = ("RAY_", "PREFECT_")
+"""Variables that lead to the station's own cluster and server."""
+_KEPT = 20
+"""How many of the last lines are told where it did not work."""
+
+
+def run_on_cluster(
+    client: SyncPrefectClient, run: FlowRun, this: Resolved, file: Path, places: Places, say: Callable[[str], None]
+) -> None:
+    """Has it run there, and the flow run follow it to its end. `file`: the specification that the schedule names.
+
+    What keeps it from being run is told in Prefect.
+    """
+    cluster = this.when.cluster if this.when is not None else None
+    assert cluster is not None
+    client.set_flow_run_state(run.id, Running(message=f"on the cluster of {cluster}"), force=True)
+    logger = flow_run_logger(run)
+
+    def told(line: str) -> None:
+        logger.info(line)
+        say(line)
+
+    try:
+        with _written(this, file) as own:
+            words = ["run", own.name, "--on", cluster, "--yes", "--quiet", "--state", places.root]
+            words += ["--trials", str(this.trials)] if this.trials else []
+            code, last = _followed(client, run, this, places, words, own.parent, told)
+        state = _state(survey(places.store(this.name)).last, code, last)
+    except KeyboardInterrupt:
+        state = Cancelled(name="Interrupted", message="the station was ended; what runs on the cluster goes on there")
+        with suppress(httpx.HTTPError, PrefectException):  # its server may be gone
+            client.set_flow_run_state(run.id, state, force=True)
+        raise
+    except Exception as error:
+        client.set_flow_run_state(run.id, Failed(message=str(error)), force=True)
+        raise
+    client.set_flow_run_state(run.id, state, force=True)
+
+
+def _state(last: Event | None, code: int, said: list[str]) -> State[Any]:
+    """How the flow run ended. `last`: the log's last word, `code` and `said`: the command's exit code and last lines."""
+    words = "\n".join(said) or f"`regrow run --on` ended with {code}"
+    if not isinstance(last, Closed):
+        return Failed(message=words)
+    if last.status == "finished":
+        return Completed() if code == 0 else Failed(message=f"the experiment is finished, though:\n{words}")
+    if last.status == "failed":
+        return Failed(message=words)
+    return Cancelled(name=last.status.capitalize(), message="Retry goes on with it")
+
+
+@contextmanager
+def _written(this: Resolved, file: Path) -> Iterator[Path]:
+    """The specification of this one run, beside that of the schedule, as long as the block lasts."""
+    assert this.spec is not None
+    data = {key: value for key, value in read_map(file, "experiment", "regrow schema").items() if key not in ("when", "state")}
+    spec = this.spec.to_json()
+    data |= {key: spec[key] for key in ("name", "seed", "warm_start", "event") if spec.get(key) is not None}
+    own = file.with_name(f".{this.name}.yaml")
+    own.write_bytes(write_map(data))
+    try:
+        yield own
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def _followed(
+    client: SyncPrefectClient, run: FlowRun, this: Resolved, places: Places, words: list[str], folder: Path,
+    say: Callable[[str], None],
+) -> tuple[int, list[str]]:
+    """Runs the command; its exit code and its last lines. What cancels the flow run stops the experiment on the cluster."""
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(_OF_THE_STATION)}
+    command = [sys.executable, "-m", "regrow", *words]
+    last: list[str] = []
+    with subprocess.Popen(
+        command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        done = threading.Event()
+        looking = threading.Thread(target=_look, args=(done, client, run, this.name, places), daemon=True)
+        looking.start()
+        with _ended_with_this(process):
+            for line in process.stdout:
+                say(line.rstrip())
+                last = [*last, line.rstrip()][-_KEPT:]
+            code = process.wait()
+        done.set()
+        looking.join()
+    with suppress(RegrowError):
+        take_stop_requests(places.store(this.name))  # one that the end has overtaken
+    return code, last
+
+
+def _look(done: threading.Event, client: SyncPrefectClient, run: FlowRun, name: str, places: Places) -> None:
+    """Stops the experiment once its flow run is cancelled."""
+    while not done.wait(LOOK_SECONDS):
+        with suppress(httpx.HTTPError, PrefectException, RegrowError):  # away: the next look may do better
+            state = client.read_flow_run(run.id).state
+            if state is not None and state.type == StateType.CANCELLING and name in places.experiments():
+                request_stop(places.store(name))
+                return
+
+
+@contextmanager
+def _ended_with_this(process: subprocess.Popen[str]) -> Iterator[None]:
+    """What ends this process ends the command as Ctrl-C would: the experiment goes on, on its cluster."""
+
+    def end(*_: object) -> None:
+        process.send_signal(signal.SIGINT)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
