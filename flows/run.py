@@ -237,7 +237,7 @@ def _session(
             runner=context.task_runner, executor=RayExecutor(shared, nodes), lost=partial(lost, coordinator),
             flow_run_id=context.flow_run.id, experiment_id=experiment_id, logs=logs,
         )
-        signs = present(store) if places.remote else nullcontext()
+        signs = present(store) if places.shared else nullcontext()
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),

@@ -6,7 +6,8 @@
 
 Ray's own processes have no parent, and on SIGTERM leave without a word. Under `ray start --block`, whose parent this is, the
 node drains first. A head on which no job has run for `idle` seconds ends, whether or not anybody is left who would end it;
-then the workers, whose head is gone, end, too. At its end a machine runs the command at `--then`, such as one that
+then the workers, whose head is gone, end, too. So does one that Ray has drained: `ray start --block` itself waits on, and if
+the head is gone by then nobody ends the machine. At its end a machine runs the command at `--then`, such as one that
 terminates it. What belongs to the cluster is known by a variable of its environment.
 """
 
@@ -29,11 +30,13 @@ from types import FrameType
 
 from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.processes import marked
+from regrow.infra.state.places import CLUSTER
 from regrow.tasks.errors import RegrowError
 
-MARK = "REGROW_ON"
-"""Names the cluster in the environment of all of its processes."""
+MARK = CLUSTER
 DASHBOARD_PORT = 8265
+_RAYLET = "raylet\n"
+"""What the system calls Ray's own process for a machine."""
 _EXPERIMENT = "regrow run "
 """In the command of an experiment's process on the head."""
 _BEGUN = "Ray runtime started"
@@ -112,11 +115,18 @@ class Node:
             ray = subprocess.Popen([str(Path(sys.executable).with_name("ray")), "start", "--block", *arguments])
             jobs = Jobs(self) if role == "head" else None
             busy = look = time.monotonic()
+            joined = False
             while ray.poll() is None and not told:
                 time.sleep(_TICK)
-                if jobs is None or time.monotonic() < look:
+                if time.monotonic() < look:
                     continue
                 look = time.monotonic() + _LOOK_SECONDS
+                there = self._has_raylet()
+                if joined and not there:
+                    break
+                joined = there
+                if jobs is None:
+                    continue
                 if jobs.any():
                     busy = look
                 elif time.monotonic() - busy > idle:
@@ -137,6 +147,9 @@ class Node:
             while self.running() is not None and time.monotonic() < deadline:
                 time.sleep(_TICK)
         _kill(f"{MARK}={self.name}")
+
+    def _has_raylet(self) -> bool:
+        return any(_name(process) == _RAYLET for process in marked(f"{MARK}={self.name}"))
 
     def left(self) -> list[str]:
         """The commands of the processes that belong to the cluster here."""
@@ -207,6 +220,13 @@ def _kill(mark: str) -> None:
             except ProcessLookupError:
                 continue
         time.sleep(_TICK)
+
+
+def _name(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def _ancestors(process: int) -> Iterator[int]:

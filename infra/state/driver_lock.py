@@ -53,8 +53,8 @@ def runs_here(places: Places, experiment: str) -> bool:
 
 
 def runs(places: Places, experiment: str) -> bool:
-    """Whether the experiment runs, here or, with the state in S3, on another machine, as far as that shows."""
-    return runs_here(places, experiment) or (places.remote and elsewhere(places.store(experiment)))
+    """Whether the experiment runs, here or, with the state in S3 or shared with a cluster, elsewhere, as far as that shows."""
+    return runs_here(places, experiment) or elsewhere(places.store(experiment))
 
 
 def lock_file(places: Places, experiment: str) -> Path:

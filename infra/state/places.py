@@ -4,8 +4,8 @@
                         logs/: what its trials printed; notes/: what people noted of it
 <state>/.services/      the embedded Prefect server's and MLflow's files: rebuilt or not missed when deleted
 
-With the state in S3 the services' files are in a local folder: $REGROW_HOME/<bucket>-<hash of the URL>/, by default
-below $XDG_DATA_HOME/regrow (~/.local/share/regrow).
+With the state in S3, and on the machines of a cluster, which share the state's folder with others, the services' files are in a
+local folder: $REGROW_HOME/<bucket>-<hash of the URL>/, by default below $XDG_DATA_HOME/regrow (~/.local/share/regrow).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from regrow.tasks.ports import Missing, Store
 if TYPE_CHECKING:
     from regrow.infra.stores.s3 import S3Store
 
+CLUSTER = "REGROW_ON"
+"""Variable that names the cluster, in the environment of all that runs on its machines."""
 DEFAULT_STATE = "./.regrow"
 TOMBSTONE = "log/removed"
 """The object that is written before an experiment is deleted, and deleted after all others: until then it is listed."""
@@ -78,13 +80,18 @@ class Places:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise _unusable(self.services if self.remote else self.root, "written", error) from error
+            raise _unusable(self.services if self.shared else self.root, "written", error) from error
         return self
 
     @property
     def remote(self) -> bool:
         """Whether the state is in S3."""
         return self.root.startswith("s3://")
+
+    @property
+    def shared(self) -> bool:
+        """Whether other machines see the state as well, as far as that is known; a bucket, or a folder on a cluster."""
+        return self.remote or bool(os.environ.get(CLUSTER))
 
     def address(self, experiment: str, key: str = "") -> str:
         """Where an experiment's objects are, or the one of them with this key: a path, or an S3 URL."""
@@ -101,10 +108,10 @@ class Places:
     @property
     def services(self) -> Path:
         """Files of the embedded services. One folder for each state root, also where two servers have buckets of one name."""
-        if not self.remote:
+        if not self.shared:
             return Path(self.root) / ".services"
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-        name = self.root.removeprefix("s3://").partition("/")[0].partition("?")[0]
+        name = self.root.removeprefix("s3://").partition("/")[0].partition("?")[0] or "folder"
         digest = hashlib.sha256(f"{self.root}\n{endpoint}".encode()).hexdigest()[:12]
         return services_home() / f"{name}-{digest}"
 

@@ -29,7 +29,7 @@ def field(tmp_path: Path) -> Iterator[Field]:
 def runs(field: Field) -> list[dict[str, Any]]:
     """The schedule's flow runs, the newest first."""
     lines = field.regrow("schedules", "--json", "--state", field.state).stdout.splitlines()
-    found: list[dict[str, Any]] = [json.loads(line) for line in lines][0]["runs"]
+    found: list[dict[str, Any]] = json.loads(lines[0])["runs"]
     return found
 
 
