@@ -72,7 +72,8 @@ class Coordinator:
                 self._leases.heard(n, a.number)
         self._troubles: dict[tuple[int, int], str] = {}
         """Why attempts cannot save their checkpoints at present."""
-        self._forget: list[tuple[int, int]] = []
+        # After a restart: the one before may have ended before its driver was told to forget them.
+        self._forget = [(trial.number, a.number) for trial in history.trials for a in trial.attempts[-2:] if a.outcome == "lost"]
         self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
         self._looked = self._expired = monotonic()
         self._looking: asyncio.Task[None] | None = None

@@ -48,7 +48,7 @@ class Away(Field):
         project.mkdir(exist_ok=True)
         description = {
             "name": "lab", "on": "aws", "region": lab.REGION, "private": True, "user": "root", "image": "ami-12c6146b",
-            "zones": ["us-west-2b", "us-west-2a"], "head": {"type": "m5.large"}, "idle": "60s", "prices": "prices.csv",
+            "zones": ["us-west-2b", "us-west-2a"], "head": {"type": "m5.large"}, "idle": "30s", "prices": "prices.csv",
             "workers": [{"type": "m5.large", "market": "spot", "most": 2}],
             "python": sys.executable, "shared": [str(self.hosts.shared)],
             "env": {"REGROW_CLOUD": "aws", **{name: f"${name}" for name in KEYS}}, **changed,
@@ -119,7 +119,7 @@ def check_safe(cloud: Cloud) -> None:
 def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_notice_and_go(away: Away) -> None:
     cloud = away.cloud
     away.describe(workers=[{"type": "m5.large", "market": "spot", "most": 3}])
-    away.search("sweep", trials=2, steps=240)
+    away.search("sweep", trials=2, steps=160)
     away.typed("cluster", "up", "cluster.yaml", "--yes")
     assert (cloud.running("spot"), len(cloud.running())) == ([], 1)
     away.typed("cluster", "submit", "cluster.yaml", "sweep.yaml")
@@ -141,7 +141,7 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     await_(lambda: away.ended("sweep", "lost"), "loss of an attempt", seconds=120)
     await_(lambda: away.history("sweep").closed, "end of the experiment", seconds=400)
     assert away.show("sweep")["wasted_steps"] <= 1
-    away.whole("sweep", 2, 240)
+    away.whole("sweep", 2, 160)
 
     await_(lambda: not cloud.running(), "end of all machines, which nobody asked for", seconds=240)
     assert "nothing of the cluster lab is left" in away.typed("cluster", "down", "cluster.yaml")

@@ -181,6 +181,18 @@ def test_after_a_restart_of_the_coordinator_every_attempt_has_its_whole_lease(ma
     assert len(losses(office)) == 1
 
 
+def test_what_was_lost_before_a_restart_of_the_coordinator_is_forgotten_by_its_driver(make: Make) -> None:
+    office = make()
+    office.instructions()
+    arrive(office, node="n1")
+    office.wait(office.coordinator.node_lost("n1"))  # and it ends before the driver asks again
+    office.open("driver-1")
+    told = office.instructions()
+    assert told.forget == ((0, 1),)
+    assert [(a.trial, a.attempt) for a in told.submit] == [(0, 2)]
+    assert office.instructions().forget == ()
+
+
 # ---- lost nodes --------------------------------------------------------------------------------------------------------
 
 
