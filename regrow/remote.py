@@ -23,7 +23,8 @@ from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
 from regrow.infra.clusters.node import DASHBOARD_PORT
 from regrow.infra.clusters.provider import Offer, Provider
 from regrow.infra.ray import scaling
-from regrow.infra.state.places import Places
+from regrow.infra.state.places import AGAIN, Places
+from regrow.search.durations import in_words
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
@@ -44,6 +45,7 @@ class Order:
     places: Places
     name: str | None = None
     trials: int | None = None
+    retry_failed: bool = False
     quiet: bool = False
     as_json: bool = False
 
@@ -59,6 +61,7 @@ class Order:
         words = ["regrow", "run", str(self.file.resolve().relative_to(self.project)), "--state", self.places.root]
         words += ["--name", self.name] if self.name else []
         words += ["--trials", str(self.trials)] if self.trials else []
+        words += ["--retry-failed"] * self.retry_failed
         words += ["--quiet"] * self.quiet + ["--json"] * self.as_json
         return shlex.join([*words, "--prefect-port", str(PREFECT_PORT)])
 
@@ -104,6 +107,8 @@ class ClusterRun:
     cluster: Cluster
     say: Callable[[str], None]
     show: Callable[[str], None]
+    file: Path | None = None
+    """That of the cluster, for what people are told to type."""
     provider: Provider = field(init=False)
     jobs: Jobs = field(init=False)
     _trouble: str = field(init=False, default="")
@@ -113,14 +118,57 @@ class ClusterRun:
         self.provider = engine(self.cluster)
         self.jobs = Jobs(self.provider, Folder(self.cluster.name).token)
 
+    def up(self, *, keep: bool) -> None:
+        """Brings the cluster up, or what is missing of it. `keep`: nobody but `down` is to end it, though it ends when idle."""
+        folder = Folder(self.cluster.name)
+        with folder.alone(self.say):
+            self.provider.up(self.say)
+            if keep:
+                folder.kept.touch()
+
+    def down(self) -> None:
+        """Ends the cluster; raises RegrowError if anything is left."""
+        folder = Folder(self.cluster.name)
+        with folder.alone(self.say):
+            self.provider.down(self.say)
+            folder.kept.unlink(missing_ok=True)
+
+    def done(self, order: Order) -> None:
+        """Ends the cluster after its experiment, unless it is to stay, or others run there."""
+        if Folder(self.cluster.name).kept.exists():
+            self.say(f"the cluster stays up, as `regrow cluster up` or --keep left it; {self.ending}")
+        elif others := self.busy(order.spec.name):
+            self.say(f"the cluster stays up, as {', '.join(others)} runs there; {self.ending}")
+        else:
+            self.down()
+
+    def busy(self, without: str = "") -> list[str]:
+        """The experiments that run on the cluster now, but for one; none where its head does not answer."""
+        try:
+            return list(dict.fromkeys(job.experiment for job in self.jobs.all() if not job.ended and job.experiment != without))
+        except Away:
+            return []
+
+    @property
+    def ending(self) -> str:
+        """How it ends, for people."""
+        idle = in_words(self.cluster.idle)
+        return f"`regrow cluster down {self.file or 'FILE'}` ends it, or it ends by itself {idle} after its last experiment"
+
     def submit(self, order: Order) -> Job:
         """Starts the experiment there, unless it runs already; returns its job."""
         if (job := self.jobs.running(order.spec.name)) is not None:
             self.say(f"{order.spec.name} runs there already")
             return job
-        state, room = order.places.root, growth(self.cluster)
+        state, room = order.places.root, {**growth(self.cluster), AGAIN: self._again(order)}
         started = self.jobs.submit(order.spec.name, order.entrypoint, order.project, room, state=state)
         return Job(id=started, experiment=order.spec.name, status="PENDING", state=order.places.root)
+
+    def _again(self, order: Order) -> str:
+        """What people type to go on with an experiment."""
+        words = ["regrow", "cluster", "submit", str(self.file or "CLUSTER"), str(order.file)]
+        words += ["--name", order.name] if order.name else []
+        return shlex.join(words)
 
     def submit_apart(self, order: Order) -> None:
         """Starts the experiment as a RayJob, with a cluster of its own that another one replaces when its head is lost.
@@ -132,7 +180,8 @@ class ClusterRun:
             raise UserError(f"--job: is for Kubernetes, and {where}; bring the cluster up, and leave --job out")
         tell = about(order.spec.name, order.places.root)
         words = shlex.split(order.entrypoint)
-        self.provider.start(words, order.project, self.say, environment=growth(self.cluster), about=tell)
+        room = {**growth(self.cluster), AGAIN: f"{self._again(order)} --job"}
+        self.provider.start(words, order.project, self.say, environment=room, about=tell)
 
     def follow(self, order: Order, job: Job) -> int:
         """Shows what it prints until it has ended; returns its exit code. A head that is lost is brought up again."""
@@ -191,7 +240,8 @@ class ClusterRun:
         try:
             if not any(machine.role == "head" and machine.state == "running" for machine in self.provider.status()):
                 self.say("the cluster's head is lost: it is brought up again, and the experiment goes on from its log")
-                self.provider.up(self.say)
+                with Folder(self.cluster.name).alone(self.say):
+                    self.provider.up(self.say)
             known = {one.id: one for one in self.jobs.all()}
             return known.get(job.id) or self.submit(order)
         except RegrowError as error:

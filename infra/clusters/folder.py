@@ -6,21 +6,25 @@
     environment   variables of its processes, one a line
     engine/       what the engine was given, such as launcher.yaml
     log           what the engine said
+    lock          held while a command brings the cluster up, or ends it
+    kept          there for a cluster that `regrow cluster up` or --keep left up
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from regrow.infra.clusters.description import Cluster
-from regrow.infra.machine import private_files
+from regrow.infra.machine import locks, private_files
 from regrow.infra.state.places import services_home
 from regrow.search.errors import SpecError
 
 _TOKEN_BYTES = 32
+_WAIT_SECONDS = 1.0
 
 
 class Folder:
@@ -30,12 +34,25 @@ class Folder:
         self.path = services_home() / "clusters" / name
         self.engine = self.path / "engine"
         self.log = self.path / "log"
+        self.kept = self.path / "kept"
 
     def make(self) -> Folder:
         """Itself, after making sure that it is there."""
         self.engine.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
         return self
+
+    @contextmanager
+    def alone(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Waits until no other command of this machine brings the cluster up or ends it, and keeps others waiting."""
+        file = self.make().path / "lock"
+        lock = locks.take(file)
+        if lock is None:
+            say("another command on this machine brings the cluster up, or ends it: waiting for that")
+            while lock is None:
+                lock = locks.take(file, wait=_WAIT_SECONDS)
+        with lock:
+            yield
 
     @property
     def token_file(self) -> Path:

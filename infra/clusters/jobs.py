@@ -14,12 +14,14 @@ from typing import Any
 
 from regrow.infra.clusters.node import DASHBOARD_PORT
 from regrow.infra.clusters.provider import Provider
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.variables import put, put_back
 
 _OVERRIDING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Variables that Ray's client would take for the address in place of ours."""
 _EXPERIMENT, _STATE = "regrow.experiment", "regrow.state"
+_TOO_LARGE = r"413|exceeds the maximum|too large"
+_NAMED = 3
 _OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint for job .*)\n", re.MULTILINE)
 """What Ray writes at the head of a job's output."""
 
@@ -27,6 +29,15 @@ _OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint fo
 def about(experiment: str, state: str) -> dict[str, str]:
     """What Ray's list of jobs tells of an experiment. `state`: its state root."""
     return {_EXPERIMENT: experiment, _STATE: state}
+
+
+def too_large(project: Path) -> str:
+    """What people are told of a project that Ray does not take."""
+    files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
+    largest = sorted(((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True)[:_NAMED]
+    told = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
+    hint = "name what is not needed in a .gitignore there, and have data come by a bucket or by `mounts` of the cluster file"
+    return f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files: {told}; {hint}"
 
 
 class Away(RegrowError):
@@ -59,12 +70,17 @@ class Jobs:
         """Starts an experiment; returns the job's id. `project`: a folder whose files it is to have; `state`: its state root."""
         chosen = f"regrow-{experiment}-{uuid.uuid4().hex[:8]}"
         with self._client() as client:
-            return str(
-                client.submit_job(
-                    entrypoint=entrypoint, submission_id=chosen, metadata=about(experiment, state),
-                    runtime_env={"working_dir": str(project), "env_vars": dict(environment)},
+            try:
+                return str(
+                    client.submit_job(
+                        entrypoint=entrypoint, submission_id=chosen, metadata=about(experiment, state),
+                        runtime_env={"working_dir": str(project), "env_vars": dict(environment)},
+                    )
                 )
-            )
+            except (RuntimeError, ValueError) as error:
+                if not re.search(_TOO_LARGE, str(error)):
+                    raise
+                raise UserError(too_large(project)) from None
 
     def all(self) -> list[Job]:
         """Those that were submitted since the cluster is up, the oldest first."""
@@ -114,7 +130,7 @@ class Jobs:
             with self._provider.tunnel(DASHBOARD_PORT) as port:
                 yield JobSubmissionClient(f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {self._token}"})
         except (RuntimeError, OSError, ClientError, RegrowError) as error:
-            raise Away(f"the cluster's head does not answer: {error}") from error
+            raise Away(f"no cluster is up, or its head does not answer: {error}") from error
         finally:
             logging.disable(logging.NOTSET)
             put_back(hidden)

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ import yaml
 from regrow.infra.clusters import shipping
 from regrow.infra.clusters.description import Cluster
 from regrow.infra.clusters.folder import Folder
-from regrow.infra.clusters.node import DASHBOARD_PORT, folder
+from regrow.infra.clusters.node import DASHBOARD_PORT, RAY, folder
 from regrow.infra.machine import private_files
 from regrow.tasks.errors import RegrowError
 
@@ -109,10 +108,9 @@ class Launcher:
         """Runs `ray VERB` on the file."""
         file = self.folder.make().engine / "launcher.yaml"
         private_files.replace(file, self.written())
-        ray = Path(sys.executable).with_name("ray")
         with self.folder.log.open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [str(ray), verb, *options, str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                [*RAY, verb, *options, str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, errors="replace", env=self.environment(),
             )
             lines: list[str] = []

@@ -28,12 +28,15 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
+from regrow.infra.clusters.private import forget_launched
 from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.processes import marked
 from regrow.infra.state.places import CLUSTER
 from regrow.tasks.errors import RegrowError
 
 MARK = CLUSTER
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+"""Ray's own command; in an environment on top of another one there may be no program for it."""
 DASHBOARD_PORT = 8265
 _RAYLET = "raylet\n"
 """What the system calls Ray's own process for a machine."""
@@ -95,6 +98,7 @@ class Node:
         if self.running() is not None:
             return
         self.log.unlink(missing_ok=True)
+        forget_launched(self.name)
         with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600), "w") as log:
             command = [sys.executable, "-m", "regrow.infra.clusters.node", self.name, "supervise", *arguments]
             supervisor = subprocess.Popen(
@@ -112,7 +116,7 @@ class Node:
         """Runs Ray in this process's session until it ends, is told to end, or has had nothing to do for `idle` seconds."""
         with self._only() as told:
             adopt()  # Ray's agents outlive what started them, and hide their environment behind a title
-            ray = subprocess.Popen([str(Path(sys.executable).with_name("ray")), "start", "--block", *arguments])
+            ray = subprocess.Popen([*RAY, "start", "--block", *arguments])
             jobs = Jobs(self) if role == "head" else None
             busy = look = time.monotonic()
             joined = False

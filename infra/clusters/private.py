@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from regrow.infra.clusters.description import Market
@@ -51,3 +52,12 @@ def machines(file: dict[str, Any]) -> list[Machine]:
             state="running" if provider.is_running(node) else "pending",
         ))
     return sorted(found, key=lambda one: (one.role != "head", one.address))
+
+
+def forget_launched(name: str) -> None:
+    """Has Ray's provider `local` forget what it put on the machines of a cluster: it would not put it there again, although the
+    machine was set up anew meanwhile, or another cluster has left its own there.
+    """
+    from ray.autoscaler._private.local.config import get_state_path
+
+    Path(get_state_path(name)).unlink(missing_ok=True)

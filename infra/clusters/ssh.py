@@ -10,6 +10,7 @@ import json
 import shlex
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -20,11 +21,14 @@ from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.launcher import Launcher, Site
 from regrow.infra.clusters.machines import UNREACHABLE, Remote
 from regrow.infra.clusters.node import versions
+from regrow.infra.clusters.private import forget_launched
 from regrow.infra.clusters.provider import Machine, Offer
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError
 
 _LOOK_SECONDS = 20.0
+_SEEN_SECONDS = 5
+"""How long a file that the head made may take to be seen on another machine."""
 _STOP_SECONDS = 120.0
 _JOIN_SECONDS = 180.0
 """How long the workers may take until the experiment begins without those that are missing."""
@@ -69,6 +73,8 @@ class SshEngine:
         if any(machine.role == "head" for machine in self.status()):
             say(f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its head")
             return
+        self._check_shared()
+        forget_launched(self.cluster.name)
         self.launcher.up(say)
         self._await_workers(say)
 
@@ -86,6 +92,22 @@ class SshEngine:
                 hint = f"install {name} {ours[name]} there, or leave `python` out of the cluster file"
                 where = f"{address} has {name} {there.get(name)} in {self.cluster.python}"
                 raise RegrowError(f"{where}, here is {ours[name]}; {hint}")
+
+    def _check_shared(self) -> None:
+        """Raises RegrowError, naming both, where a folder that all machines share is another one on one of them."""
+        for folder in self.cluster.shared:
+            file = shlex.quote(f"{folder}/.regrow-{uuid.uuid4().hex}")
+            look = f"for i in $(seq {_SEEN_SECONDS}); do test -e {file} && exit 0; sleep 1; done; exit 1"
+            made = self._head.run(f"test -d {shlex.quote(folder)} && touch {file}", timeout=_LOOK_SECONDS)
+            hint = "mount it there, or leave it out of `shared`"
+            if made.returncode != 0:
+                raise RegrowError(f"shared: {folder} is no folder on {self._head.address} that can be written; {hint}")
+            try:
+                apart = [one.address for one in self._each(look, _LOOK_SECONDS) if one.state != "running"]
+                if apart:
+                    raise RegrowError(f"shared: {folder} on {', '.join(apart)} is not that of {self._head.address}; {hint}")
+            finally:
+                self._head.run(f"rm -f {file}", timeout=_LOOK_SECONDS)
 
     def _await_workers(self, say: Callable[[str], None]) -> None:
         """Waits until the head has started Ray on all workers, or on as many as it can."""

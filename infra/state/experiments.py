@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 from regrow.infra.log.reading import Survey, replay, survey
 from regrow.infra.state.driver_lock import await_wound_up
-from regrow.infra.state.places import Places
+from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
 from regrow.search.errors import SpecError, quoted
 from regrow.search.events import Closed, Known, Status
@@ -129,7 +130,7 @@ def prepare(
     return Prepared(
         places=places, spec=current, store=store, trials=trials, code=_pickled(code), log=found,
         nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
-        changes=[_change(key, stored, current) for key in changed if key != _OFTEN], failed=failed,
+        changes=[_change(key, stored, current) for key in changed if key not in _often()], failed=failed,
     )
 
 
@@ -148,6 +149,11 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
             raise SpecError(key, start.experiment, problem, "leave it out")
         known += found
     return known
+
+
+def _often() -> tuple[str, ...]:
+    """Keys whose changes are told to nobody: on a cluster each job's files lie elsewhere."""
+    return (_OFTEN, "working_dir") if os.environ.get(CLUSTER) else (_OFTEN,)
 
 
 def _pickled(digest: str | None) -> tuple[str, str] | None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 CLUSTER = "REGROW_ON"
 """Variable that names the cluster, in the environment of all that runs on its machines."""
+AGAIN = "REGROW_AGAIN"
+"""Variable with what people type to go on with an experiment that runs on a cluster."""
 DEFAULT_STATE = "./.regrow"
 TOMBSTONE = "log/removed"
 """The object that is written before an experiment is deleted, and deleted after all others: until then it is listed."""
@@ -100,6 +102,8 @@ class Places:
 
     def command(self, verb: str, experiment: str, rest: str = "") -> str:
         """A command to type next, which finds this state root from where the user is."""
+        if verb == "resume" and (again := os.environ.get(AGAIN)):
+            return f"{again} {rest}".rstrip()
         words = ["regrow", verb, experiment, rest]
         if self != Places.at(None):
             words.append(f"--state {shlex.quote(self.root)}")

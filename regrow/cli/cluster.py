@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli.on_cluster import confirm, opened, order, say, show
+from regrow.cli.on_cluster import confirm, opened, order, say, show, told_what_may_be_left
 from regrow.cli.options import StateOption
 from regrow.tasks.errors import UserError
 
@@ -30,7 +30,8 @@ def up(file: ClusterFile, yes: YesOption = False) -> None:
     run = opened(file)
     confirm([f"{file} starts", *offer(run.provider.plan())], yes=yes)
     began = time.monotonic()
-    run.provider.up(say)
+    with told_what_may_be_left(run):
+        run.up(keep=True)
     say(f"the cluster {run.cluster.name} is up, after {time.monotonic() - began:.0f} s; `regrow cluster down {file}` ends it")
 
 
@@ -68,16 +69,20 @@ def submit(
     experiment: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
     name: Annotated[str | None, typer.Option(help="Another name than the file's")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Another total number of trials than the file's")] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="If it is there already: try failed trials again, from their last checkpoints")
+    ] = False,
     state: StateOption = None,
     apart: Annotated[bool, typer.Option("--job", help="On Kubernetes: with a cluster of its own, as a RayJob")] = False,
 ) -> None:
     """Start an experiment on a cluster that is up, and leave it to itself."""
     run = opened(file)
+    what = order(run.cluster, experiment, name=name, trials=trials, retry_failed=retry_failed, state=state)
     if apart:
-        run.submit_apart(order(run.cluster, experiment, name=name, trials=trials, state=state))
+        run.submit_apart(what)
         say(f"`regrow cluster status {file}` shows its pods, `regrow cluster down {file}` ends it before its time")
         return
-    job = run.submit(order(run.cluster, experiment, name=name, trials=trials, state=state))
+    job = run.submit(what)
     say(f"{job.experiment} runs on {run.cluster.name} (job {job.id}); `regrow cluster attach {file} {job.experiment}` follows it")
 
 
@@ -125,9 +130,13 @@ def ui(file: ClusterFile) -> None:
 
 
 @cluster.command()
-def down(file: ClusterFile) -> None:
+def down(file: ClusterFile, yes: YesOption = False) -> None:
     """End a cluster, and look whether anything of it is left."""
-    opened(file).provider.down(say)
+    run = opened(file)
+    with told_what_may_be_left(run):
+        if there := run.busy():
+            confirm([f"{', '.join(there)} runs there, and is interrupted; the next `regrow run --on` goes on with it"], yes=yes)
+        run.down()
 
 
 @cluster.command()
@@ -145,9 +154,15 @@ def export(
 ) -> None:
     """Write what the engine is given, such as Ray's launcher file or KubeRay's manifests, to go on by yourself."""
     for name, content in opened(file).provider.files().items():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-        print(folder / name)
+        into = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if into.exists() and into.read_bytes() != content:
+                raise UserError(f"{into} is there already, with something else in it; give another folder with -o, or remove it")
+            into.write_bytes(content)
+        except OSError as error:
+            raise UserError(f"--output: {into} cannot be written ({error.strerror}); give another folder") from None
+        print(into)
 
 
 @cluster.command()

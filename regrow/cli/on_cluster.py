@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,7 +14,6 @@ from rich.console import Console
 
 from regrow.cli.exit_codes import ExitCode
 from regrow.infra.state.places import Places
-from regrow.search.durations import in_words
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
@@ -37,12 +38,12 @@ def opened(file: Path) -> ClusterRun:
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.remote import ClusterRun
 
-    return ClusterRun(cluster=read_cluster(file), say=say, show=show)
+    return ClusterRun(cluster=read_cluster(file), say=say, show=show, file=file)
 
 
 def order(
-    cluster: Cluster, file: Path, *, name: str | None, trials: int | None, state: str | None, quiet: bool = False,
-    as_json: bool = False,
+    cluster: Cluster, file: Path, *, name: str | None, trials: int | None, state: str | None, retry_failed: bool = False,
+    quiet: bool = False, as_json: bool = False,
 ) -> Order:
     """An experiment for a cluster. Raises UserError and SpecError for what can be known beforehand to be wrong."""
     from regrow.infra.state.spec_file import read_spec
@@ -62,7 +63,9 @@ def order(
     except SpecError as error:
         raise error if error.where else located(error, file)  # noqa: B904 - the same error, with its place
     check_state(places, cluster, "--state")
-    return Order(spec=spec, file=file, places=places, name=name, trials=trials, quiet=quiet, as_json=as_json)
+    return Order(
+        spec=spec, file=file, places=places, name=name, trials=trials, retry_failed=retry_failed, quiet=quiet, as_json=as_json
+    )
 
 
 def confirm(lines: list[str], *, yes: bool) -> None:
@@ -88,19 +91,28 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     what = order(run.cluster, file, **options)
     run.provider.check()
     confirm([f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())], yes=yes)
-    run.provider.up(say)
-    job = run.submit(what)
+    with told_what_may_be_left(run):
+        run.up(keep=keep)
+        job = run.submit(what)
     say(f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it goes on there without this terminal")
     try:
         code = run.follow(what, job)
     except KeyboardInterrupt:
-        say(f"{what.spec.name} goes on there; `regrow cluster attach {cluster_file} {what.spec.name}` follows it again,")
-        itself = f"which ends by itself {in_words(run.cluster.idle)} after its last experiment"
-        say(f"`regrow cluster down {cluster_file}` ends the cluster, {itself}")
+        say(f"{what.spec.name} goes on there; `regrow cluster attach {cluster_file} {what.spec.name}` follows it again")
+        say(f"the cluster stays up: {run.ending}")
         sys.exit(ExitCode.INTERRUPTED)
-    run.bring_home(what, Path(what.spec.name))
-    if keep:
-        say(f"the cluster stays; `regrow cluster down {cluster_file}` ends it")
-    else:
-        run.provider.down(say)
+    with told_what_may_be_left(run):
+        run.bring_home(what, Path(what.spec.name))
+        run.done(what)
     sys.exit(code)
+
+
+@contextmanager
+def told_what_may_be_left(run: ClusterRun) -> Iterator[None]:
+    """Whoever presses Ctrl-C within the block is told that machines may be up."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted: of the cluster {run.cluster.name} machines may be up; `regrow cluster status {run.file}` shows them")
+        say(run.ending)
+        sys.exit(ExitCode.INTERRUPTED)

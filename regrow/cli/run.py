@@ -18,6 +18,9 @@ def run(
     file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
     name: Annotated[str | None, typer.Option(help="Another name than the file's")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Another total number of trials than the file's")] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="If it is there already: try failed trials again, from their last checkpoints")
+    ] = False,
     state: StateOption = None,
     quiet: QuietOption = False,
     as_json: EventsOption = False,
@@ -38,7 +41,8 @@ def run(
 
         if prefect_port is not None:
             raise UserError("--prefect-port is for this machine; `regrow cluster ui` opens the page of a run --on a cluster")
-        run_on(file, on, name=name, trials=trials, state=state, quiet=quiet, as_json=as_json, yes=yes, keep=keep)
+        given = {"name": name, "trials": trials, "retry_failed": retry_failed, "state": state, "quiet": quiet, "as_json": as_json}
+        run_on(file, on, yes=yes, keep=keep, **given)
     if yes or keep:
         raise UserError("--yes and --keep go with --on CLUSTER")
     from regrow.infra.ray.scaling import with_market
@@ -51,7 +55,7 @@ def run(
             spec = type(spec).parse({**spec.to_json(), "name": name})
         run_session(
             spec.name, spec=spec, places=Places.at(state or spec.state), trials=trials, quiet=quiet, as_json=as_json,
-            prefect_port=prefect_port,
+            prefect_port=prefect_port, retry_failed=retry_failed,
         )
     except SpecError as error:
         raise error if error.where else located(error, file)  # noqa: B904 - the same error, with its place

@@ -60,7 +60,8 @@ def _run(client: SyncPrefectClient, run: FlowRun, places: Places, say: Callable[
         client.set_flow_run_state(run.id, Running(message=_STILL_THERE), force=True)
         return
     if this.when is not None and this.when.cluster is not None:
-        run_on_cluster(client, run, this, Path(parameters["spec"]), places, say)
+        failed = again and _has_failed(places, name)
+        run_on_cluster(client, run, this, Path(parameters["spec"]), places, say, retry_failed=failed)
         this.pruned(places, say)
         return
     if again and spec is not None and isinstance(parameters.get("spec"), dict) and _has_log(places, name):

@@ -39,9 +39,11 @@ _KEPT = 20
 
 
 def run_on_cluster(
-    client: SyncPrefectClient, run: FlowRun, this: Resolved, file: Path, places: Places, say: Callable[[str], None]
+    client: SyncPrefectClient, run: FlowRun, this: Resolved, file: Path, places: Places, say: Callable[[str], None], *,
+    retry_failed: bool,
 ) -> None:
-    """Has it run there, and the flow run follow it to its end. `file`: the specification that the schedule names.
+    """Has it run there, and the flow run follow it to its end. `file`: the specification that the schedule names;
+    `retry_failed`: its failed trials are tried again.
 
     What keeps it from being run is told in Prefect.
     """
@@ -58,6 +60,7 @@ def run_on_cluster(
         with _written(this, file) as own:
             words = ["run", own.name, "--on", cluster, "--yes", "--quiet", "--state", places.root]
             words += ["--trials", str(this.trials)] if this.trials else []
+            words += ["--retry-failed"] * retry_failed
             code, last = _followed(client, run, this, places, words, own.parent, told)
         state = _state(survey(places.store(this.name)).last, code, last)
     except KeyboardInterrupt:

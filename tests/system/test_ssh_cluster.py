@@ -174,3 +174,28 @@ def test_a_head_that_is_lost_is_brought_up_again_and_the_experiment_goes_on(fiel
     assert "the cluster's head is lost: it is brought up again" in said.read_text()
     assert field.left() == []
     field.whole("survivor", 4, 40)
+
+
+def test_machines_that_another_cluster_had_take_this_one_and_it_stays_when_it_was_up_before(field: Field) -> None:
+    field.write("short", steps=5)
+    file = field.laptop.home / "project" / "cluster.yaml"
+    lab_file = yaml.safe_load(file.read_text())
+    for host in field.cluster:
+        field.hosts.run(host, "mkdir", "/root/apart")
+    file.write_text(yaml.safe_dump({**lab_file, "shared": [*lab_file["shared"], "/root/apart"]}))
+    workers = ", ".join(lab_file["workers"])
+    refused = field.regrow("cluster", "up", "cluster.yaml", "--yes", check=False)
+    assert (refused.returncode, field.left()) == (1, [])
+    assert f"shared: /root/apart on {workers} is not that of {lab_file['head']}; mount it there" in refused.stderr
+
+    file.write_text(yaml.safe_dump({**lab_file, "name": "other", "workers": lab_file["workers"][:1]}))
+    field.regrow("cluster", "up", "cluster.yaml", "--yes")
+    field.regrow("cluster", "down", "cluster.yaml")
+    file.write_text(yaml.safe_dump(lab_file))
+    field.regrow("cluster", "up", "cluster.yaml", "--yes")
+    ran = field.regrow("run", "short.yaml", "--on", "cluster.yaml", "--yes")
+    assert "the cluster stays up, as `regrow cluster up` or --keep left it" in ran.stderr
+    assert "more trials: regrow cluster submit cluster.yaml short.yaml --trials 14" in ran.stdout
+    assert field.left()
+    field.regrow("cluster", "down", "cluster.yaml")
+    assert field.left() == []

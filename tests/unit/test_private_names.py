@@ -29,6 +29,7 @@ RAY = {
     "ray._private.utils:get_dashboard_dependency_error()": "the driver imports what a dashboard needs, 0.3 s",
     "ray.autoscaler._private.util:prepare_config(config)": "no cluster in a cloud is checked or brought up",
     "ray.autoscaler._private.util:validate_config(config)": "the same",
+    "ray.autoscaler._private.local.config:get_state_path(cluster_name)": "no cluster over SSH comes up",
     "ray.autoscaler._private.providers:_get_node_provider(provider_config, cluster_name, use_cache)":
         "the machines of clusters on GCP and Azure are not found, so none is brought up or said to be down",
     "ray._private.services:ConsolePopen":
