@@ -1,7 +1,7 @@
 """What runs on each machine of a cluster: a supervisor of its part of Ray, so that nothing of it outlives what it is for.
 
     python -m regrow.infra.clusters.node NAME start head|worker [--idle S] [--then COMMAND] -- ARGUMENTS OF ray start
-    python -m regrow.infra.clusters.node NAME status | stop | versions
+    python -m regrow.infra.clusters.node NAME status | stop | stop now | versions
     python -m regrow.infra.clusters.node NAME exec COMMAND...
 
 Ray's own processes have no parent, and on SIGTERM leave without a word. Under `ray start --block`, whose parent this is, the
@@ -48,6 +48,8 @@ _START_SECONDS = 180.0
 _DRAIN_SECONDS = 60.0
 """How long a node may take to end; Ray itself waits 30 s for its tasks."""
 _LOOK_SECONDS = 5.0
+_NOW = signal.SIGINT
+"""Tells a supervisor to end without draining: with its head gone, that would take Ray 30 s and do nothing."""
 _TICK = 0.2
 _COMMAND = 200
 """Characters of a process's command that are told."""
@@ -137,16 +139,16 @@ class Node:
                     sys.stdout.write(f"no job has run for {idle:g} s: the cluster ends\n")
                     sys.stdout.flush()
                     break
-            _end(ray)
+            _end(ray, drain=_NOW not in told)
             end_children()
             _kill(MARK + "=" + self.name)
         if then:
             subprocess.run(then, shell=True, check=False)  # noqa: S602 - a command of the cluster file's engine
 
-    def stop(self) -> None:
-        """Ends all that runs here for the cluster, and returns when it is gone."""
+    def stop(self, *, now: bool = False) -> None:
+        """Ends all that runs here for the cluster, and returns when it is gone. `now`: without the drain, as its head is gone."""
         if (supervisor := self.running()) is not None:
-            os.kill(supervisor, signal.SIGTERM)
+            os.kill(supervisor, _NOW if now else signal.SIGTERM)
             deadline = time.monotonic() + _DRAIN_SECONDS + _LOOK_SECONDS
             while self.running() is not None and time.monotonic() < deadline:
                 time.sleep(_TICK)
@@ -203,10 +205,13 @@ class Jobs:
             return any(_EXPERIMENT in process for process in self._node.left())
 
 
-def _end(ray: subprocess.Popen[bytes]) -> None:
-    """Tells Ray to drain and end, and waits for that."""
+def _end(ray: subprocess.Popen[bytes], *, drain: bool) -> None:
+    """Tells Ray to drain and end, and waits for that; or has it end at once."""
     if ray.poll() is None:
-        ray.terminate()
+        if drain:
+            ray.terminate()
+        else:
+            ray.kill()
         try:
             ray.wait(_DRAIN_SECONDS)
         except subprocess.TimeoutExpired:
@@ -275,7 +280,7 @@ def main(words: Sequence[str]) -> int:
             duty = _duty(rest[:mark])
             node.supervise(duty.role, duty.idle, duty.then, rest[mark + 1 :])
         case "stop":
-            node.stop()
+            node.stop(now=rest == ["now"])
         case "versions":
             sys.stdout.write(json.dumps(versions()) + "\n")
         case "exec":

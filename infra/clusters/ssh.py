@@ -86,7 +86,12 @@ class SshEngine:
         for address, done in zip(self._remotes, answers, strict=True):
             said = done.stderr.decode(errors="replace").strip().splitlines()
             if done.returncode != 0:
-                raise RegrowError(f"{address} cannot be used: {said[-1] if said else f'exit code {done.returncode}'}")
+                why = said[-1] if said else f"exit code {done.returncode}"
+                if done.returncode == UNREACHABLE:
+                    why += f"; it was asked as {self.cluster.user}, with {self.cluster.key}"
+                elif "No module named" in why or "Error while finding module" in why:
+                    why = f"no regrow is in {self.cluster.python}; install it there, or leave `python` out of the cluster file"
+                raise RegrowError(f"{address} cannot be used: {why}")
             if self.cluster.python and (there := json.loads(done.stdout.splitlines()[-1])) != (ours := versions()):
                 name = next(name for name in ours if there.get(name) != ours[name])
                 hint = f"install {name} {ours[name]} there, or leave `python` out of the cluster file"
@@ -144,7 +149,7 @@ class SshEngine:
         """See Provider."""
         # The head first, or it would bring its workers back.
         self._on(self._head, self.launcher.node("stop"), _STOP_SECONDS)
-        left = [one for one in self._each(self.launcher.node("stop"), _STOP_SECONDS) if one.state != "nothing"]
+        left = [one for one in self._each(self.launcher.node("stop now"), _STOP_SECONDS) if one.state != "nothing"]
         if left:
             told = "; ".join(f"{one.address}: {one.state}" for one in left)
             raise RegrowError(f"of the cluster {self.cluster.name} this is left, or may be: {told}")

@@ -86,6 +86,7 @@ def _path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> list[str]:
 
 _QUOTES = "put quotes around it"
 _MAP = "is not a map", "write {key: value}"
+_LIST = "is not a list", "put brackets around it: [...]"
 _WORDINGS: Mapping[str, tuple[str, str]] = {
     "invalid_key": ("is not a key", _QUOTES),
     "float_type": ("is not a number", "write a number"),
@@ -93,7 +94,7 @@ _WORDINGS: Mapping[str, tuple[str, str]] = {
     "finite_number": ("is not a finite number", "write a finite number"),
     "string_pattern_mismatch": ("is no name", "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"),
     "string_too_short": ("is empty", "write a name"), "too_short": ("is empty", "write at least one"),
-    "dict_type": _MAP, "model_type": _MAP, "model_attributes_type": _MAP,
+    "tuple_type": _LIST, "list_type": _LIST, "dict_type": _MAP, "model_type": _MAP, "model_attributes_type": _MAP,
 }
 """Those that are the same whatever stands there."""
 
