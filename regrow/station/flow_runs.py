@@ -60,6 +60,8 @@ def _run(client: SyncPrefectClient, run: FlowRun, places: Places, say: Callable[
         client.set_flow_run_state(run.id, Running(message=_STILL_THERE), force=True)
         return
     if this.when is not None and this.when.cluster is not None:
+        if not isinstance(parameters.get("spec"), str):
+            raise UserError(f"{name}: a run on a cluster takes its specification from a file, whose path is the parameter `spec`")
         failed = again and _has_failed(places, name)
         run_on_cluster(client, run, this, Path(parameters["spec"]), places, say, retry_failed=failed)
         this.pruned(places, say)

@@ -144,7 +144,7 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     away.whole("sweep", 2, 160)
 
     await_(lambda: not cloud.running(), "end of all machines, which nobody asked for", seconds=240)
-    assert "nothing of the cluster lab is left" in away.typed("cluster", "down", "cluster.yaml")
+    assert "nothing of the cluster lab is left" in away.typed("cluster", "down", "cluster.yaml", "--yes")
     check_nothing_left(cloud)
 
 
@@ -162,5 +162,5 @@ def test_where_no_spot_machine_can_be_had_trials_go_on_demand_after_a_while(away
     assert [(one.market, one.node_price) for one in away.attempts("refused")] == [("on-demand", 0.096)]
     await_(lambda: away.history("refused").closed, "end of the experiment", seconds=120)
     away.whole("refused", 1, 10)
-    assert "ending" in away.typed("cluster", "down", "cluster.yaml")
+    assert "ending" in away.typed("cluster", "down", "cluster.yaml", "--yes")
     check_nothing_left(cloud)

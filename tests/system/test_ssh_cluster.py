@@ -190,12 +190,12 @@ def test_machines_that_another_cluster_had_take_this_one_and_it_stays_when_it_wa
 
     file.write_text(yaml.safe_dump({**lab_file, "name": "other", "workers": lab_file["workers"][:1]}))
     field.regrow("cluster", "up", "cluster.yaml", "--yes")
-    field.regrow("cluster", "down", "cluster.yaml")
+    field.regrow("cluster", "down", "cluster.yaml", "--yes")
     file.write_text(yaml.safe_dump(lab_file))
     field.regrow("cluster", "up", "cluster.yaml", "--yes")
     ran = field.regrow("run", "short.yaml", "--on", "cluster.yaml", "--yes")
     assert "the cluster stays up, as `regrow cluster up` or --keep left it" in ran.stderr
     assert "more trials: regrow cluster submit cluster.yaml short.yaml --trials 14" in ran.stdout
     assert field.left()
-    field.regrow("cluster", "down", "cluster.yaml")
+    field.regrow("cluster", "down", "cluster.yaml", "--yes")
     assert field.left() == []
