@@ -85,7 +85,8 @@ class Launcher:
             "cluster_name": cluster.name, "max_workers": site.most, "idle_timeout_minutes": cluster.idle / 60,
             "provider": site.provider, "auth": site.auth, **types,
             "file_mounts": self._mounts(), "initialization_commands": list(site.initialization),
-            "setup_commands": [*cluster.setup, *self._setup()], "head_setup_commands": [], "worker_setup_commands": [],
+            "setup_commands": [*cluster.setup, *self.environment_commands()],
+            "head_setup_commands": [], "worker_setup_commands": [],
             "head_start_ray_commands": [self.node(f"start head --idle {cluster.idle:g} {then}-- {head}")],
             "worker_start_ray_commands": [self.node(f"start worker {then}-- {worker}")],
         }
@@ -140,7 +141,8 @@ class Launcher:
         mounts: dict[str, str] = getattr(self.cluster, "mounts", {})
         return {**found, **mounts}
 
-    def _setup(self) -> list[str]:
+    def environment_commands(self) -> list[str]:
+        """What a machine runs to have its environment made, in a shell."""
         if self.cluster.python is not None:
             return []
         return [shipping.environment_script(self.there, self._stamp())]

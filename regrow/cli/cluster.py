@@ -151,9 +151,13 @@ def check(file: ClusterFile) -> None:
 def export(
     file: ClusterFile,
     folder: Annotated[Path, typer.Option("--output", "-o", help="The folder to write into")] = Path(),
+    sky: Annotated[bool, typer.Option("--sky", help="A task of SkyPilot instead")] = False,
 ) -> None:
     """Write what the engine is given, such as Ray's launcher file or KubeRay's manifests, to go on by yourself."""
-    for name, content in opened(file).provider.files().items():
+    from regrow.infra.clusters.clouds import sky as skypilot
+
+    run = opened(file)
+    for name, content in (skypilot.files(run.cluster) if sky else run.provider.files()).items():
         into = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)

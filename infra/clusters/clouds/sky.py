@@ -1,0 +1,119 @@
+"""A cluster as a task of SkyPilot, for people who go on with that: one file and what it ships. SkyPilot is not needed here.
+
+A cluster of SkyPilot's has machines of one kind, and a fixed number. So the head is one of them, on spot as well, and nothing
+falls back to another market while it runs: where it is lost, a managed job (`sky jobs launch`) begins again, on the next kind
+that can be had, and the same command goes on with the experiment from its log.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regrow.infra.clusters import shipping
+from regrow.infra.clusters.description import Cluster, OnVms, Workers
+from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.launcher import GCS_PORT, Launcher, Site
+from regrow.infra.clusters.node import DASHBOARD_PORT
+from regrow.tasks.errors import UserError
+
+Json = dict[str, Any]
+FILE = "sky.yaml"
+_HEADING = """\
+# A task of SkyPilot, for any number of experiments, one after the other:
+#   sky jobs launch {file} --env EXPERIMENT=sweep.yaml --env STATE=s3://BUCKET/PREFIX{secrets}
+# from the project's folder. EXPERIMENT is in there; the state has to be in a bucket. A machine more than the largest group has:
+# the first one holds the cluster together, and takes no trials.
+"""
+_RUN = """\
+set -eu
+there="$HOME"/{there}
+touch "$there/environment"
+chmod 600 "$there/environment" "$there/token"
+head=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)
+node() {{ {node} "$@"; }}
+if [ "$SKYPILOT_NODE_RANK" != 0 ]; then
+  until (echo > "/dev/tcp/$head/{port}") 2> /dev/null; do sleep 2; done
+  node exec {node} supervise worker -- --address="$head:{port}" --include-log-monitor=false
+  exit 0
+fi
+node start head -- --head --port={port} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1 --dashboard-port={dashboard} \\
+  --include-log-monitor=false --disable-usage-stats
+code=0
+RAY_ADDRESS="$head:{port}" node exec regrow run "$EXPERIMENT" --state "$STATE" || code=$?
+node stop
+exit "$code"
+"""
+
+
+def files(cluster: Cluster) -> dict[str, bytes]:
+    """The task, and where the environment is made there what it is made of. Raises UserError for clusters not in a cloud."""
+    if not isinstance(cluster, OnVms):
+        raise UserError(f"--sky: is for clusters on aws, gcp or azure, and {cluster.name} is on {cluster.on}; leave it out")
+    found = {FILE: _written(cluster)}
+    if cluster.python is None:
+        lock = Path(cluster.lock) if cluster.lock else None
+        found |= {shipping.wheel_name(): shipping.wheel(), "requirements.txt": shipping.requirements(lock)}
+    return found
+
+
+def task(cluster: OnVms) -> Json:
+    """The task as plain data."""
+    launcher = Launcher(cluster, Site(provider={}, auth={}, most=0))
+    there = f"~/{launcher.there}"
+    shipped = () if cluster.python is not None else (shipping.wheel_name(), "requirements.txt")
+    setup = [*cluster.setup, *launcher.environment_commands()]
+    values = {name: value for name, value in cluster.env.items() if not value.startswith("$")}
+    found: Json = {
+        "name": cluster.name,
+        "workdir": ".",
+        "num_nodes": max(group.most for group in cluster.workers) + 1,
+        "resources": {
+            "autostop": {"idle_minutes": math.ceil(cluster.idle / 60), "down": True},
+            "ordered": [one for group in cluster.workers for one in _kinds(cluster, group)],
+        },
+        "envs": {**values, "EXPERIMENT": None, "STATE": None},
+        "secrets": dict.fromkeys(name for name in cluster.env if name not in values),
+        "file_mounts": {
+            f"{there}/token": str(Folder(cluster.name).token_file), **{f"{there}/{one}": f"./{one}" for one in shipped},
+            **cluster.mounts,
+        },
+        "setup": "\n".join(["set -eu", *setup]) + "\n",
+        "run": _RUN.format(
+            there=shlex.quote(launcher.there), node=launcher.node("").rstrip(), port=GCS_PORT, dashboard=DASHBOARD_PORT
+        ),
+    }
+    return {key: value for key, value in found.items() if value != {}}
+
+
+def _kinds(cluster: OnVms, group: Workers) -> list[Json]:
+    """A group's machines, in each of its zones in turn."""
+    zones = group.zones or cluster.zones
+    places = [f"{cluster.on}/{cluster.region}/{zone}" for zone in zones] or [f"{cluster.on}/{cluster.region}"]
+    image = {} if cluster.image is None else {"image_id": cluster.image}
+    return [
+        {"infra": place, "instance_type": group.type, "use_spot": group.market == "spot", "disk_size": group.disk, **image}
+        for place in places
+    ]
+
+
+def _written(cluster: OnVms) -> bytes:
+    data = task(cluster)
+    heading = _HEADING.format(file=FILE, secrets="".join(f" --secret {name}" for name in data.get("secrets", {})))
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=1000)
+    return (heading + text).encode()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes scripts as blocks of lines."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
