@@ -21,7 +21,8 @@ import yaml
 from regrow.infra.clusters import shipping
 from regrow.infra.clusters.description import Cluster
 from regrow.infra.clusters.folder import Folder
-from regrow.infra.clusters.node import DASHBOARD_PORT, RAY, folder
+from regrow.infra.clusters.node import DASHBOARD_PORT, folder
+from regrow.infra.clusters.private import RAY
 from regrow.infra.machine import private_files
 from regrow.tasks.errors import RegrowError
 

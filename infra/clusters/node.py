@@ -28,15 +28,13 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-from regrow.infra.clusters.private import forget_launched
+from regrow.infra.clusters.private import RAY, forget_launched
 from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.processes import marked
 from regrow.infra.state.places import CLUSTER
 from regrow.tasks.errors import RegrowError
 
 MARK = CLUSTER
-RAY = (sys.executable, "-m", "ray.scripts.scripts")
-"""Ray's own command; in an environment on top of another one there may be no program for it."""
 DASHBOARD_PORT = 8265
 _RAYLET = "raylet\n"
 """What the system calls Ray's own process for a machine."""

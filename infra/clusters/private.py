@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from regrow.infra.clusters.description import Market
 from regrow.infra.clusters.provider import Machine
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
+
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+"""Ray's own command; in an environment on top of another one there may be no program for it."""
 
 
 def validate(file: dict[str, Any]) -> None:
