@@ -45,6 +45,8 @@ _BEGUN = "Ray runtime started"
 _START_SECONDS = 180.0
 _DRAIN_SECONDS = 60.0
 """How long a node may take to end; Ray itself waits 30 s for its tasks."""
+_FIRST_SECONDS = 300.0
+"""How long a head waits at least for its first job: its workers are still being set up."""
 _LOOK_SECONDS = 5.0
 _NOW = signal.SIGINT
 """Tells a supervisor to end without draining: with its head gone, that would take Ray 30 s and do nothing."""
@@ -119,7 +121,7 @@ class Node:
             ray = subprocess.Popen([*RAY, "start", "--block", *arguments])
             jobs = Jobs(self) if role == "head" else None
             busy = look = time.monotonic()
-            joined = False
+            joined, patience = False, max(idle, _FIRST_SECONDS)
             while ray.poll() is None and not told:
                 time.sleep(_TICK)
                 if time.monotonic() < look:
@@ -132,9 +134,9 @@ class Node:
                 if jobs is None:
                     continue
                 if jobs.any():
-                    busy = look
-                elif time.monotonic() - busy > idle:
-                    sys.stdout.write(f"no job has run for {idle:g} s: the cluster ends\n")
+                    busy, patience = look, idle
+                elif time.monotonic() - busy > patience:
+                    sys.stdout.write(f"no job has run for {patience:g} s: the cluster ends\n")
                     sys.stdout.flush()
                     break
             _end(ray, drain=_NOW not in told)

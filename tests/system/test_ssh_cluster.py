@@ -145,7 +145,7 @@ def test_one_command_starts_a_cluster_runs_a_search_and_leaves_nothing(field: Fi
 
 
 def test_a_laptop_that_vanishes_and_a_machine_that_is_cut_off_cost_nothing_and_the_cluster_ends_by_itself(field: Field) -> None:
-    field.write("alone", idle="45s", wait=0.5, steps=60)
+    field.write("alone", idle="20s", wait=0.5, steps=60)
     field.regrow("cluster", "up", "cluster.yaml", "--yes")
     assert "is up; what is missing" in field.regrow("cluster", "up", "cluster.yaml", "--yes").stderr  # and nothing runs twice
     field.regrow("cluster", "submit", "cluster.yaml", "alone.yaml")

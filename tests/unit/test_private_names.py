@@ -27,7 +27,6 @@ RAY = {
     "ray._private.parameter:RayParams(no_monitor, include_log_monitor)": "two processes more, ray.init takes 2 s longer",
     "ray._private.services:start_api_server(include_dashboard, raise_on_failure)": "one process more, ray.init takes 2 s longer",
     "ray._private.utils:get_dashboard_dependency_error()": "the driver imports what a dashboard needs, 0.3 s",
-    "ray.scripts.scripts:main()": "no cluster is brought up by Ray's launcher",
     "ray.autoscaler._private.util:prepare_config(config)": "no cluster in a cloud is checked or brought up",
     "ray.autoscaler._private.util:validate_config(config)": "the same",
     "ray.autoscaler._private.local.config:get_state_path(cluster_name)": "no cluster over SSH comes up",

@@ -19,6 +19,7 @@ from regrow.infra.clusters.description import Cluster, OnVms, Workers
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.launcher import GCS_PORT, Launcher, Site
 from regrow.infra.clusters.node import DASHBOARD_PORT
+from regrow.infra.ray.scaling import SLOTS
 from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]
@@ -44,7 +45,7 @@ fi
 node start head -- --head --port={port} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1 --dashboard-port={dashboard} \\
   --include-log-monitor=false --disable-usage-stats
 code=0
-RAY_ADDRESS="$head:{port}" node exec regrow run "$EXPERIMENT" --state "$STATE" || code=$?
+{slots}={most} RAY_ADDRESS="$head:{port}" node exec regrow run "$EXPERIMENT" --state "$STATE" || code=$?
 node stop
 exit "$code"
 """
@@ -84,7 +85,8 @@ def task(cluster: OnVms) -> Json:
         },
         "setup": "\n".join(["set -eu", *setup]) + "\n",
         "run": _RUN.format(
-            there=shlex.quote(launcher.there), node=launcher.node("").rstrip(), port=GCS_PORT, dashboard=DASHBOARD_PORT
+            there=shlex.quote(launcher.there), node=launcher.node("").rstrip(), port=GCS_PORT, dashboard=DASHBOARD_PORT,
+            slots=SLOTS, most=max(group.most for group in cluster.workers),
         ),
     }
     return {key: value for key, value in found.items() if value != {}}
