@@ -10,6 +10,7 @@ import pickle
 import re
 import symtable
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
 from regrow.tasks.ports import Store
 from regrow.tasks.trial import Trial
+
+_IMPORTING = threading.RLock()
+"""Held while a module is made: another thread would take a half-made one for the whole."""
 
 
 class Trainable(Protocol):
@@ -175,6 +179,11 @@ def _offered(value: Any, module: Any) -> bool:
 
 def _module_of(file: Path) -> Any:
     """The module of a file, imported under its own name as `import` from its folder would, and only once."""
+    with _IMPORTING:
+        return _imported(file)
+
+
+def _imported(file: Path) -> Any:
     loaded = sys.modules.get(file.stem)
     if loaded is not None and getattr(loaded, "__file__", None) and Path(str(loaded.__file__)).resolve() == file:
         return loaded

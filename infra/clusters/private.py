@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from regrow.infra.clusters.provider import Machine
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
-RAY = (sys.executable, "-m", "ray.scripts.scripts")
+RAY = (sys.executable, "-m", next(iter(metadata.entry_points(group="console_scripts", name="ray"))).module)
 """Ray's own command; in an environment on top of another one there may be no program for it."""
 
 

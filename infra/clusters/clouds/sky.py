@@ -19,11 +19,12 @@ from regrow.infra.clusters.description import Cluster, OnVms, Workers
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.launcher import GCS_PORT, Launcher, Site
 from regrow.infra.clusters.node import DASHBOARD_PORT
-from regrow.infra.ray.scaling import SLOTS
 from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]
 FILE = "sky.yaml"
+_SLOTS = "REGROW_SLOTS"
+"""As in infra/ray/scaling.py, which is not imported here: it brings Ray with it."""
 _HEADING = """\
 # A task of SkyPilot, for any number of experiments, one after the other:
 #   sky jobs launch {file} --env EXPERIMENT=sweep.yaml --env STATE=s3://BUCKET/PREFIX{secrets}
@@ -86,7 +87,7 @@ def task(cluster: OnVms) -> Json:
         "setup": "\n".join(["set -eu", *setup]) + "\n",
         "run": _RUN.format(
             there=shlex.quote(launcher.there), node=launcher.node("").rstrip(), port=GCS_PORT, dashboard=DASHBOARD_PORT,
-            slots=SLOTS, most=max(group.most for group in cluster.workers),
+            slots=_SLOTS, most=max(group.most for group in cluster.workers),
         ),
     }
     return {key: value for key, value in found.items() if value != {}}
