@@ -122,6 +122,8 @@ class ClusterRun:
         """Brings the cluster up, or what is missing of it. `keep`: nobody but `down` is to end it, though it ends when idle."""
         folder = Folder(self.cluster.name)
         with folder.alone(self.say):
+            if folder.kept.exists() and not any(machine.role == "head" for machine in self.provider.status()):
+                folder.kept.unlink()  # that cluster has ended by itself
             self.provider.up(self.say)
             if keep:
                 folder.kept.touch()

@@ -20,8 +20,10 @@ from regrow.tasks.variables import put, put_back
 _OVERRIDING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Variables that Ray's client would take for the address in place of ours."""
 _EXPERIMENT, _STATE = "regrow.experiment", "regrow.state"
-_TOO_LARGE = r"413|exceeds the maximum|too large"
+_TOO_LARGE = r"status code 413|exceeds the maximum size"
+"""What Ray says of a project that it does not take: its dashboard, or its own client before that."""
 _NAMED = 3
+"""How many of its files are told then."""
 _OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint for job .*)\n", re.MULTILINE)
 """What Ray writes at the head of a job's output."""
 

@@ -136,11 +136,16 @@ class Launcher:
     def _mounts(self) -> Json:
         here, there = self.folder.path, f"~/{self.there}"
         found = {f"{there}/token": str(here / "token"), f"{there}/environment": str(here / "environment")}
-        if self.cluster.python is None:
-            name = shipping.wheel_name()
-            found |= {f"{there}/{one}": str(here / "engine" / one) for one in (name, "requirements.txt")}
+        found |= {f"{there}/{one}": str(here / "engine" / one) for one in self.shipped()}
         mounts: dict[str, str] = getattr(self.cluster, "mounts", {})
         return {**found, **mounts}
+
+    def shipped(self) -> dict[str, bytes]:
+        """The files of which the environment on the machines is made; none where they have one already."""
+        if self.cluster.python is not None:
+            return {}
+        lock = Path(self.cluster.lock) if self.cluster.lock else None
+        return {shipping.wheel_name(): shipping.wheel(), "requirements.txt": shipping.requirements(lock)}
 
     def environment_commands(self) -> list[str]:
         """What a machine runs to have its environment made, in a shell."""
@@ -150,14 +155,11 @@ class Launcher:
 
     def _stamp(self) -> str:
         """Changes with what the environment is made of."""
-        lock = Path(self.cluster.lock) if self.cluster.lock else None
-        return hashlib.sha256(shipping.wheel() + shipping.requirements(lock)).hexdigest()[:16]
+        return hashlib.sha256(b"".join(self.shipped().values())).hexdigest()[:16]
 
     def _ship(self) -> None:
         """Writes what the machines are given."""
         _ = self.folder.token_file
         self.folder.environment_file(self.cluster)
-        if self.cluster.python is None:
-            lock = Path(self.cluster.lock) if self.cluster.lock else None
-            private_files.replace(self.folder.engine / shipping.wheel_name(), shipping.wheel())
-            private_files.replace(self.folder.engine / "requirements.txt", shipping.requirements(lock))
+        for name, content in self.shipped().items():
+            private_files.replace(self.folder.engine / name, content)

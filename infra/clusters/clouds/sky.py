@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from regrow.infra.clusters import shipping
 from regrow.infra.clusters.description import Cluster, OnVms, Workers
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.launcher import GCS_PORT, Launcher, Site
@@ -56,24 +54,19 @@ def files(cluster: Cluster) -> dict[str, bytes]:
     """The task, and where the environment is made there what it is made of. Raises UserError for clusters not in a cloud."""
     if not isinstance(cluster, OnVms):
         raise UserError(f"--sky: is for clusters on aws, gcp or azure, and {cluster.name} is on {cluster.on}; leave it out")
-    found = {FILE: _written(cluster)}
-    if cluster.python is None:
-        lock = Path(cluster.lock) if cluster.lock else None
-        found |= {shipping.wheel_name(): shipping.wheel(), "requirements.txt": shipping.requirements(lock)}
-    return found
+    return {FILE: _written(cluster), **_launcher(cluster).shipped()}
 
 
 def task(cluster: OnVms) -> Json:
     """The task as plain data."""
-    launcher = Launcher(cluster, Site(provider={}, auth={}, most=0))
+    launcher, most = _launcher(cluster), max(group.most for group in cluster.workers)
     there = f"~/{launcher.there}"
-    shipped = () if cluster.python is not None else (shipping.wheel_name(), "requirements.txt")
     setup = [*cluster.setup, *launcher.environment_commands()]
     values = {name: value for name, value in cluster.env.items() if not value.startswith("$")}
     found: Json = {
         "name": cluster.name,
         "workdir": ".",
-        "num_nodes": max(group.most for group in cluster.workers) + 1,
+        "num_nodes": most + 1,
         "resources": {
             "autostop": {"idle_minutes": math.ceil(cluster.idle / 60), "down": True},
             "ordered": [one for group in cluster.workers for one in _kinds(cluster, group)],
@@ -81,16 +74,21 @@ def task(cluster: OnVms) -> Json:
         "envs": {**values, "EXPERIMENT": None, "STATE": None},
         "secrets": dict.fromkeys(name for name in cluster.env if name not in values),
         "file_mounts": {
-            f"{there}/token": str(Folder(cluster.name).token_file), **{f"{there}/{one}": f"./{one}" for one in shipped},
+            f"{there}/token": str(Folder(cluster.name).token_file), **{f"{there}/{one}": f"./{one}" for one in launcher.shipped()},
             **cluster.mounts,
         },
         "setup": "\n".join(["set -eu", *setup]) + "\n",
         "run": _RUN.format(
             there=shlex.quote(launcher.there), node=launcher.node("").rstrip(), port=GCS_PORT, dashboard=DASHBOARD_PORT,
-            slots=_SLOTS, most=max(group.most for group in cluster.workers),
+            slots=_SLOTS, most=most,
         ),
     }
     return {key: value for key, value in found.items() if value != {}}
+
+
+def _launcher(cluster: OnVms) -> Launcher:
+    """What knows how machines are furnished, wherever they are."""
+    return Launcher(cluster, Site(provider={}, auth={}, most=0))
 
 
 def _kinds(cluster: OnVms, group: Workers) -> list[Json]:
