@@ -127,7 +127,7 @@ def run(
     places = Places.at(state).writable()
     this = resolved_here(places, name, spec, trials, when, event)
     if this.when is not None and this.when.cluster is not None:
-        raise UserError(f"{name}: `when.cluster` is for a station, which `regrow up` starts; a worker of Prefect's own would run it on its machine")
+        raise UserError(f"{name}: `when.cluster` takes a station, which `regrow up` starts; this is a worker of Prefect's own")
     retry_failed = retry_failed and not _goes_on()
     prepared = prepare(places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed)
     for line in (*this.lines, *prepared.changes):

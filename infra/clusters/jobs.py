@@ -131,6 +131,8 @@ class Jobs:
         try:
             with self._provider.tunnel(DASHBOARD_PORT) as port:
                 yield JobSubmissionClient(f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {self._token}"})
+        except UserError:
+            raise
         except (RuntimeError, OSError, ClientError, RegrowError) as error:
             raise Away(f"no cluster is up, or its head does not answer: {error}") from error
         finally:

@@ -74,7 +74,8 @@ def task(cluster: OnVms) -> Json:
         "envs": {**values, "EXPERIMENT": None, "STATE": None},
         "secrets": dict.fromkeys(name for name in cluster.env if name not in values),
         "file_mounts": {
-            f"{there}/token": str(Folder(cluster.name).token_file), **{f"{there}/{one}": f"./{one}" for one in launcher.shipped()},
+            f"{there}/token": str(Folder(cluster.name).token_file),
+            **{f"{there}/{one}": f"./{one}" for one in launcher.shipped()},
             **cluster.mounts,
         },
         "setup": "\n".join(["set -eu", *setup]) + "\n",
