@@ -52,6 +52,8 @@ class CheckpointWriter:
 
     def __init__(self, store: Store, *, trial: int, attempt: int, others: Others | None = None) -> None:
         self._store, self._trial, self._attempt, self._others = store, trial, attempt, others
+        if others is not None:
+            others.on_trouble(self.troubled)
         self._known: dict[str, int] = {}
         self._mine: set[str] = set()
         self._jobs: deque[_Save | _Drop] = deque()
@@ -174,7 +176,7 @@ class CheckpointWriter:
 
         try:
             if self._others is not None:
-                self._others.begin(job.step)
+                self._others.upload(job.step)
             # Training goes on meanwhile, until the next checkpoint but one: `submit` then waits.
             saved = patiently(attempt, say=_LOG.info, seconds=math.inf, given_up=self._given_up)
         except GroupBroken as error:

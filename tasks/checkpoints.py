@@ -78,8 +78,8 @@ def save(
     known: MutableMapping[str, int] | None = None,
     others: Callable[[], Iterable[Part]] | None = None,
 ) -> SavedCheckpoint:
-    """Save the folder as the attempt's checkpoint at `step`: see `upload` and `commit`. `others` waits for the parts of other ranks;
-    None: the folder is the whole of it.
+    """Save the folder as the attempt's checkpoint at `step`: see `upload` and `commit`. `others` waits for the parts of other
+    ranks; None: the folder is the whole of it.
     """
     own = upload(store, folder, trial=trial, attempt=attempt, known=known)
     parts = [own, *(others() if others is not None else ())]

@@ -14,18 +14,18 @@ from typing import Protocol
 
 import msgspec
 
-from regrow.search.events import Cause, Outcome, Place, Row
+from regrow.search.events import Cause, Outcome, Row
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.manifests import Part
-from regrow.tasks.messages import Reason, Reply
+from regrow.tasks.messages import Place, Reason, Reply
 
 Metrics = dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Which of its trial's workers a process is, in torchrun's words: `rank` of `size`; `local_rank` of the `local_size` that are on
-    its node. All count from 0; a trial of one worker is World(0, 1, 0, 1).
+    """Which of its trial's workers a process is, in torchrun's words: `rank` of `size`; `local_rank` of the `local_size` that
+    are on its node. All count from 0; a trial of one worker is World(0, 1, 0, 1).
     """
 
     rank: int = 0
@@ -112,7 +112,7 @@ class Snapshots(Protocol):
         ...
 
     def absent(self, step: int, why: str) -> None:
-        """This rank has nothing to save at a step at which all were to save."""
+        """Nothing is saved by this rank at a step at which all were to save."""
         ...
 
     def troubled(self, where: str, why: str) -> None:
@@ -145,7 +145,7 @@ class Ranks(Protocol):
 class Others(Protocol):
     """The other ranks of rank 0, for the writer of the checkpoints: each has a part of every one."""
 
-    def begin(self, step: int) -> None:
+    def upload(self, step: int) -> None:
         """Has all upload their parts of the checkpoint at a step. Returns at once."""
         ...
 
@@ -163,6 +163,10 @@ class Others(Protocol):
 
     def give_up(self) -> None:
         """Nobody waits for parts any longer."""
+        ...
+
+    def on_trouble(self, told: Callable[[str, str], None]) -> None:
+        """`told(where, why)` is called when their parts cannot be saved at present ("": when they can be again)."""
         ...
 
 

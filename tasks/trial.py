@@ -49,11 +49,12 @@ class TrialEnd(BaseException):
 class Trial:
     """One attempt at one configuration.
 
-    Attributes: `config`, the parameters, nested as the space is; `number`, counted from 0; `attempt`, counted from 1;
-    `seed`, a 32-bit number that is the same in every attempt; `width`, how many slots' worth of resources the attempt has;
-    `world`, which of the trial's workers this process is (`rank`, `size`, `local_rank`, `local_size`), World(0, 1, 0, 1) where it is
-    the only one; `restored`, a local folder with the checkpoint to go on from, which is only to be read, or None; `event`, what started this run (a schedule's trigger: new files, another experiment's end, a request), or None;
-    `log`, a logger whose lines appear with the trial in Prefect.
+    Attributes: `config`, the parameters, nested as the space is; `number`, counted from 0; `attempt`, counted from 1; `seed`, a
+    32-bit number that is the same in every attempt; `width`, how many slots' worth of resources the attempt has; `world`, which
+    of the trial's workers this process is (`rank`, `size`, `local_rank`, `local_size`), World(0, 1, 0, 1) where it is the only
+    one; `restored`, a local folder with the checkpoint to go on from, which is only to be read, or None; `event`, what started
+    this run (a schedule's trigger: new files, another experiment's end, a request), or None; `log`, a logger whose lines appear
+    with the trial in Prefect.
     """
 
     def __init__(
@@ -237,7 +238,9 @@ class Trial:
             self._limit = self._step
 
     def _over(self) -> bool:
-        """Whether the attempt is to do no more. Several ranks leave together: what came since the last order counts with the next."""
+        """Whether the attempt is to do no more. Several ranks leave together: what came since the last order counts with the
+        next.
+        """
         if self._alone:
             return self._over_by_now()
         return self.complete or self._order.over

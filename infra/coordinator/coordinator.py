@@ -19,6 +19,7 @@ from regrow.infra.coordinator.carriers import Carriers
 from regrow.infra.coordinator.claim import Opening, claimed
 from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
+from regrow.infra.coordinator.meetings import Meetings
 from regrow.infra.coordinator.news import is_impostor, node_of, observe, told_already
 from regrow.infra.coordinator.room import Room, Seen, fits, nodes_of, waiting_long
 from regrow.infra.log.log import Segments, Superseded
@@ -78,6 +79,7 @@ class Coordinator:
         self._looked = self._expired = monotonic()
         self._looking: asyncio.Task[None] | None = None
         self._seen = Seen(fixed=opening.fixed)
+        self._meetings = Meetings()
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
@@ -179,6 +181,11 @@ class Coordinator:
             return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Reply(until=attempt.until, drop=drop, keep=keep)
 
+    async def meet(self, trial: int, attempt: int, address: str, timeout: float) -> str:
+        """Where rank 0 of an attempt waits for the others: said by itself (`address`), asked for by the others ("")."""
+        if address:
+            await self._meetings.hold((trial, attempt), address)
+        return await self._meetings.find((trial, attempt), timeout)
 
     # ---- for the driver --------------------------------------------------------------------------------------------
 

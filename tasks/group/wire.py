@@ -1,7 +1,7 @@
 """What ranks say to each other, and how it travels: frames of MessagePack over a TCP connection.
 
-Whoever connects proves that it knows the attempt's key, and so does who answers (HMAC-SHA-256 over both sides' random challenges),
-before anything that was sent is decoded. Nothing is encrypted, and nothing is ever unpickled.
+Whoever connects proves that it knows the attempt's key, and so does who answers (HMAC-SHA-256 over both sides' random
+challenges), before anything that was sent is decoded. Nothing is encrypted, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import secrets
 import socket
 import struct
 import threading
+from contextlib import suppress
 
 import msgspec
 
-from regrow.search.events import Place
 from regrow.tasks.manifests import Part
+from regrow.tasks.messages import Place
 from regrow.tasks.ranks import Fault, Metrics, Order, World
 
 MOST_BYTES = 256 << 20
@@ -40,8 +41,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """Where all begin: after `step`, from the checkpoint `manifest` (None: from the beginning), which is in `folder` on the node of
-    who is told; "": nowhere there yet.
+    """Where all begin: after `step`, from the checkpoint `manifest` (None: from the beginning), which is in `folder` on the
+    node of who is told; "": nowhere there yet.
     """
 
     step: int
@@ -133,8 +134,8 @@ class Bye(msgspec.Struct, frozen=True, tag="bye"):
 
 
 Message = (
-    Hello | Welcome | Begin | Ready | Go | Reported | Ordered | Upload | Uploaded | Trouble | Forget | Noticed | Alive | Stacks | Done
-    | Failed | Bye
+    Hello | Welcome | Begin | Ready | Go | Reported | Ordered | Upload | Uploaded | Trouble | Forget | Noticed | Alive | Stacks
+    | Done | Failed | Bye
 )
 
 
@@ -184,10 +185,8 @@ class Wire:
 
     def close(self) -> None:
         """The other side's next read ends."""
-        try:
+        with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._connection.close()
 
     def _exactly(self, count: int) -> bytes:
