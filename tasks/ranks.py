@@ -14,10 +14,10 @@ from typing import Protocol
 
 import msgspec
 
-from regrow.search.events import Cause, Outcome, Row
+from regrow.search.events import Cause, Outcome, Place, Row
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.manifests import Part
-from regrow.tasks.messages import Place, Reason, Reply
+from regrow.tasks.messages import Reason, Reply
 
 Metrics = dict[str, float | None]
 

@@ -23,10 +23,10 @@ class Meetings:
                 del self._addresses[next(iter(self._addresses))]
             self._changed.notify_all()
 
-    async def find(self, lease: tuple[int, int], timeout: float) -> str:
-        """The address, once it is there; "" if it is not within `timeout` seconds."""
+    async def find(self, lease: tuple[int, int], seconds: float) -> str:
+        """The address, once it is there; "" if it is not within so many `seconds`."""
         try:
-            async with asyncio.timeout(timeout), self._changed:
+            async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: lease in self._addresses)
         except TimeoutError:
             return ""

@@ -116,7 +116,9 @@ ASK_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """What the ranks of one attempt know of each other beforehand: how many they are, and the key by which they know each other."""
+    """What the ranks of one attempt know of each other beforehand: how many they are, and the key by which they know each
+    other.
+    """
 
     key: bytes
     size: int
@@ -143,7 +145,7 @@ def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meetin
     """Rank 0 of an attempt in a placement group; the only one where the job has no workers but children."""
     if not shared.job.ranked:
         return _run_here(shared, assignment, task_run, None)
-    place, address = shared.host.place(), ray.util.get_node_ip_address()
+    place, address = shared.host.place(), ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # ray's
     leader = Leader(
         meeting.size, meeting.key, place=place, address=address, run=f"{shared.job.experiment}-{assignment.trial}-{assignment.attempt}",
         lease=shared.job.lease, stall=shared.job.stall, mean=shared.job.reduce_mean, devices=_devices(shared.host),

@@ -1,7 +1,7 @@
 """Attempts of several processes: a placement group that the driver makes, with a bundle for each rank and for each child.
 
-Its removal ends all that runs in it, stopped processes too: it is the fence of such an attempt. A group that was made by a task or an
-actor would live until the whole job ends.
+Its removal ends all that runs in it, stopped processes too: it is the fence of such an attempt. A group that was made by a task
+or an actor would live until the whole job ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Grouped:
         """What came of it; then nothing of it is left. Raises MemberLost, and what Ray raises of rank 0."""
         first, *others = futures = [asyncio.ensure_future(_awaited(ref)) for ref in self.refs]
         try:
-            result = await _first(futures)
+            result: Carried | Broken = await _first(futures)
             if isinstance(result, Broken):
                 raise await _lost(result, others)
             if others:

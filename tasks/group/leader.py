@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regrow.search.durations import in_words
+from regrow.search.events import Place
 from regrow.tasks.errors import UserError
 from regrow.tasks.group.wire import (
     Alive,
@@ -38,7 +39,6 @@ from regrow.tasks.group.wire import (
 )
 from regrow.tasks.group.world import welcomes
 from regrow.tasks.manifests import Part
-from regrow.tasks.messages import Place
 from regrow.tasks.overdue import stacks
 from regrow.tasks.ranks import Fault, GroupBroken, Leave, Metrics, Order, PartMissing, RankFailed, World
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import msgspec
 
+from regrow.search.events import Place
 from regrow.tasks.manifests import Part
-from regrow.tasks.messages import Place
 from regrow.tasks.ranks import Fault, Metrics, Order, World
 
 MOST_BYTES = 256 << 20

@@ -9,7 +9,7 @@ import pytest
 from regrow.infra.ray.executor import options_of
 from regrow.infra.ray.joining import TRIAL_ENV, shortage, slots
 from regrow.search.errors import SpecError
-from regrow.search.needs import Needs, room, widest
+from regrow.search.needs import Needs, room
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Resources
 from regrow.tasks.errors import UserError
@@ -41,15 +41,15 @@ def test_all_bundles_of_a_wide_attempt_are_on_one_node() -> None:
     ("resources", "most"), [({}, 8), ({"gpu": 1}, 2), ({"gpu": 0.5}, 2), ({"gpu": 0.3}, 3), ({"cpu": 9}, 1), ({"cpu": 0}, 1)]
 )
 def test_how_many_slots_one_attempt_can_have(resources: dict[str, Any], most: int) -> None:
-    assert widest(Resources(**resources).needs(), [SMALL, LARGE]) == most
+    assert Resources(**resources).shape.widest([SMALL, LARGE]) == most
 
 
 def test_ray_is_asked_for_all_bundles() -> None:
     needs = Resources(cpu=0.5, gpu=0.1, memory=1000, custom={"licence": 0.5}).needs(10)
-    assert options_of(needs) == {
+    assert options_of(needs.of_node()) == {
         "num_cpus": 5.0, "num_gpus": 1.0, "memory": 10_000, "resources": {"licence": 5.0}, "runtime_env": TRIAL_ENV,
     }
-    assert options_of(Resources(cpu=0).needs()) == {"num_cpus": 0, "num_gpus": 0, "resources": {}, "runtime_env": TRIAL_ENV}
+    assert options_of(Resources(cpu=0).needs().of_node()) == {"num_cpus": 0, "num_gpus": 0, "resources": {}, "runtime_env": TRIAL_ENV}
 
 
 def test_what_fits_on_no_node_is_said_with_what_the_nodes_have() -> None:
