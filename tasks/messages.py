@@ -18,14 +18,15 @@ from regrow.search.spec import Spec
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What all attempts of an experiment share. Sent to each worker once.
 
-    `code` is (store key, sha256) of a pickled trainable, None where `trainable` is an import path. `objective` is the
-    metric's name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given. `ending` and
-    `enough` (an import path) say when a trial has done enough, None for never. `system_metrics`: whether
-    MLflow's monitor is to record the machine's load. `command` stands in the trainable's place where it is not empty;
-    `report` is the file of its reports, relative to its scratch folder, None for none. `stall`: seconds without a report
-    after which an attempt hangs, `trial_seconds`: how long a trial may run, all its attempts together; None for no limit.
-    `event`: what started the run, None if nothing did. `grouped`: attempts are groups of workers, or have children, in a
-    placement group, `ranked` that they are of workers; `lease`: seconds of silence after which a worker counts as gone; `reduce_mean`: a group's metrics are the means over its workers, else those of the first.
+    `code` is (store key, sha256) of a pickled trainable, None where `trainable` is an import path. `objective` is the metric's
+    name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given. `ending` and `enough` (an
+    import path) say when a trial has done enough, None for never. `system_metrics`: whether MLflow's monitor is to record the
+    machine's load. `command` stands in the trainable's place where it is not empty; `report` is the file of its reports,
+    relative to its scratch folder, None for none. `stall`: seconds without a report after which an attempt hangs,
+    `trial_seconds`: how long a trial may run, all its attempts together; None for no limit. `event`: what started the run, None
+    if nothing did. `grouped`: attempts are groups of workers, or have children, in a placement group, `ranked` that they are of
+    workers; `lease`: seconds of silence after which a worker counts as gone; `reduce_mean`: a group's metrics are the means
+    over its workers, else those of the first.
     """
 
     experiment: str
@@ -59,7 +60,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             ending=spec.ending if spec.stop.trial.watches else None, enough=spec.stop.trial.function,
             system_metrics=spec.mlflow.system_metrics, command=spec.command, report=spec.report.file,
             stall=spec.stall, trial_seconds=None if hours is None else hours * 3600, event=spec.event,
-            grouped=spec.resources.grouped, ranked=spec.resources.widths[1] > 1, lease=spec.lease, reduce_mean=spec.resources.reduce == "mean",
+            grouped=spec.resources.grouped, ranked=spec.resources.widths[1] > 1, lease=spec.lease,
+            reduce_mean=spec.resources.reduce == "mean",
         )
 
 

@@ -79,11 +79,12 @@ class RayExecutor:
         meeting = Meeting(key=groups.new_key(), size=len(ranks))
         for rank, bundle in enumerate(ranks):
             strategy = groups.place(handle.group, rank, children=needs.children > 0)
-            # max_calls: the process keeps what is a process's for good (torch's process group, actors in globals).
-            options = {"name": name, "scheduling_strategy": strategy, "max_calls": 1, **options_of(bundle)}
+            options = {"name": name, "scheduling_strategy": strategy, **options_of(bundle)}
             own = replace(self._shared, host=replace(self._shared.host, bundles=_with_children(needs, rank)))
-            task = _lead if rank == 0 else _follow
-            handle.refs.append(task.options(**options).remote(own, assignment, task_run, meeting, rank))
+            if rank == 0:
+                handle.refs.append(_lead.options(**options).remote(own, assignment, task_run, meeting))
+            else:
+                handle.refs.append(_follow.options(**options).remote(own, assignment, task_run, meeting, rank))
         return handle
 
     async def outcome(self, handle: Any) -> Carried:
@@ -140,14 +141,15 @@ def _run_here(shared: Shared, assignment: Assignment, task_run: str, group: Lead
     return replace(carried, labels=(f"node:{platform.node()}", *spot))
 
 
-@ray.remote(max_retries=0)
-def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meeting, rank: int) -> Carried | Broken:
+# max_calls: the process ends with the attempt, as it keeps some things for good (torch's process group, actors in globals).
+@ray.remote(max_retries=0, max_calls=1)
+def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meeting) -> Carried | Broken:
     """Rank 0 of an attempt in a placement group; the only one where the job has no workers but children."""
     if not shared.job.ranked:
         return _run_here(shared, assignment, task_run, None)
     place, address = shared.host.place(), ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # ray's
     leader = Leader(
-        meeting.size, meeting.key, place=place, address=address, run=f"{shared.job.experiment}-{assignment.trial}-{assignment.attempt}",
+        meeting.size, meeting.key, place=place, address=address, run=f"{task_run}-{assignment.attempt}",
         lease=shared.job.lease, stall=shared.job.stall, mean=shared.job.reduce_mean, devices=_devices(shared.host),
     )
     try:
@@ -161,7 +163,7 @@ def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meetin
         leader.close()
 
 
-@ray.remote(max_retries=0)
+@ray.remote(max_retries=0, max_calls=1)
 def _follow(shared: Shared, assignment: Assignment, task_run: str, meeting: Meeting, rank: int) -> None:
     """A rank from 1 on."""
     shared.typed.take_over()
@@ -178,12 +180,13 @@ def _follow(shared: Shared, assignment: Assignment, task_run: str, meeting: Meet
 
     run_rank(
         shared.job, assignment, rank, connect, shared.store, shared.host, lease=shared.job.lease,
-        patience=shared.job.stall or PATIENCE_SECONDS, devices=_devices(shared.host), viewers=shared.coordinator, task_run=task_run,
+        patience=shared.job.stall or PATIENCE_SECONDS, devices=_devices(shared.host), viewers=shared.coordinator,
+        task_run=task_run,
     )
 
 
 def _devices(host: RayHost) -> str:
-    """This rank's own GPUs, as Ray has set them."""
+    """The GPUs of this rank alone, as Ray has set them."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "") if any("GPU" in bundle for bundle in host.bundles) else ""
 
 

@@ -58,7 +58,8 @@ class Grouped:
 
     async def outcome(self) -> Carried:
         """What came of it; then nothing of it is left. Raises MemberLost, and what Ray raises of rank 0."""
-        first, *others = futures = [asyncio.ensure_future(_awaited(ref)) for ref in self.refs]
+        futures = [asyncio.ensure_future(_awaited(ref)) for ref in self.refs]
+        others = futures[1:]
         try:
             result: Carried | Broken = await _first(futures)
             if isinstance(result, Broken):

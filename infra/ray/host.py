@@ -25,7 +25,7 @@ LOOK_SECONDS = 5.0
 """Between two looks for what dead workers left: it takes some milliseconds, and there are trials of one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, which make another class of it: super() would not know that
 class RayHost(NodeNotices):
     """Name and id of the node, the notices that it is about to go away, the processes of the worker. Goes to the workers.
 

@@ -117,8 +117,8 @@ class Leader:
         return port
 
     def form(self, announce: Callable[[], object]) -> None:
-        """Waits until all are there. Raises GroupBroken. `announce` tells the others where this one is; it is called now and then, as
-        what was told may be lost with who was told it.
+        """Waits until all are there. Raises GroupBroken. `announce` tells the others where this one is; it is called now and
+        then, as what was told may be lost with who was told it.
         """
         threading.Thread(target=self._let_in, name="regrow-door", daemon=True).start()
         threading.Thread(target=self._beat, name="regrow-beat", daemon=True).start()

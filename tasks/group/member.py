@@ -54,8 +54,7 @@ _LOG = logging.getLogger("regrow.trial")
 
 
 class Member:
-    """One rank from 1 on, as its Trial sees the group. `leave` ends the process: rank 0 is gone, or silent for `lease` seconds.
-    """
+    """One rank from 1 on, as its Trial sees the group. `leave` ends the process as rank 0 is gone, or silent for `lease` s."""
 
     leads = False
 
