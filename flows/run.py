@@ -62,7 +62,6 @@ from regrow.infra.state.presence import present
 from regrow.infra.state.sources import code_changed
 from regrow.search.events import Status
 from regrow.search.history import History
-from regrow.search.needs import widest
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
@@ -211,7 +210,7 @@ def _session(
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
         environment=surroundings, known=prepared.known, retry_failed=retry_failed,
-        widest=max(1, widest(spec.resources.needs(), ray_cluster.nodes())), fixed=most(spec) is not None,
+        widest=spec.resources.shape.widest(ray_cluster.nodes()), fixed=most(spec) is not None,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator, address = start_coordinator(store, opening, name=address)

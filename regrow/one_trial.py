@@ -19,14 +19,14 @@ from regrow.infra.mlflow.in_trial import nowhere
 from regrow.infra.ray.joining import environment
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
-from regrow.search.events import Ended, Row, Saved
+from regrow.search.events import Ended, Place, Row, Saved
 from regrow.search.planning.planner import seed_for
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
-from regrow.tasks.messages import Assignment, Job, Place, Progress, Reply
+from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.variables import within
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from regrow.infra.machine import descendants
 from regrow.infra.ray.nodes import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
-from regrow.tasks.messages import Place
+from regrow.search.events import Place
 
 NODE_TYPES = ("regrow.io/instance-type", "node.kubernetes.io/instance-type", "ray.io/node-group")
 """The labels that say what kind of node it is, the most exact one first. By the last one launchers (Ray's own, KubeRay) say of

@@ -42,6 +42,7 @@ from regrow.search.spec.foreign import check_keys
 from regrow.search.spec.notify import Notify
 from regrow.search.spec.parts import (
     Checkpointing,
+    Children,
     Count,
     Market,
     Metric,
@@ -324,6 +325,6 @@ class Spec(Part):
 
 
 _PARTS: dict[str, type[BaseModel]] = {
-    "metric": Metric, "resources": Resources, "retries": Retries, "market": Market, "checkpoint": Checkpointing, "stop": Stop,
-    "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
+    "metric": Metric, "resources": Resources, "resources.children": Children, "retries": Retries, "market": Market,
+    "checkpoint": Checkpointing, "stop": Stop, "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
 }

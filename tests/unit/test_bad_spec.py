@@ -117,7 +117,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ),
         ({"working_dir": 1}, "working_dir: 1: is not text; put quotes around it"),
         # resources
-        ({"resources": 1}, "resources: 1: is not a map; its keys are: cpu, gpu, memory, custom"),
+        ({"resources": 1}, "resources: 1: is not a map; its keys are: cpu, gpu, memory, custom, workers, reduce, children"),
         ({"resources": {"cpu": "1"}}, 'resources.cpu: "1": is text, not a number; write 1, without quotes'),
         ({"resources": {"cpu": -1}}, "resources.cpu: -1: is below 0; write 0 or more"),
         ({"resources": {"gpu": True}}, "resources.gpu: true: is not a number; write a number"),

@@ -11,9 +11,9 @@ import pytest
 from regrow.infra.coordinator.leases import Awake, Leases
 from regrow.infra.coordinator.room import Room
 from regrow.infra.log.log import Superseded
-from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
+from regrow.search.events import Closing, Ended, Place, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.messages import Arrival, Place, Progress
+from regrow.tasks.messages import Arrival, Progress
 from tests.unit.office import GatedStore, Office, offices
 
 Make = Callable[..., Office]

@@ -9,7 +9,7 @@ import pytest
 from regrow.infra.ray.executor import options_of
 from regrow.infra.ray.joining import TRIAL_ENV, shortage, slots
 from regrow.search.errors import SpecError
-from regrow.search.needs import Needs, room, widest
+from regrow.search.needs import Needs, room
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Resources
 from regrow.tasks.errors import UserError
@@ -41,7 +41,7 @@ def test_all_bundles_of_a_wide_attempt_are_on_one_node() -> None:
     ("resources", "most"), [({}, 8), ({"gpu": 1}, 2), ({"gpu": 0.5}, 2), ({"gpu": 0.3}, 3), ({"cpu": 9}, 1), ({"cpu": 0}, 1)]
 )
 def test_how_many_slots_one_attempt_can_have(resources: dict[str, Any], most: int) -> None:
-    assert widest(Resources(**resources).needs(), [SMALL, LARGE]) == most
+    assert Resources(**resources).shape.widest([SMALL, LARGE]) == most
 
 
 def test_ray_is_asked_for_all_bundles() -> None:
