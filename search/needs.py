@@ -101,11 +101,12 @@ class _Packing:
     """Groups on nodes, one after the other: each bundle on the first node that still has room for it.
 
     What is left of a node only becomes less, so that one that is too small for a kind of bundle stays so. Workers of 1 CPU are
-    packed onto 300 nodes of 64 in 5 ms.
+    packed onto 300 nodes of 64 in some 10 ms.
     """
 
     def __init__(self, nodes: Iterable[Node], shape: Shape) -> None:
         self._shape = shape
+        self._whole = shape.needs(shape.most).of_node()
         self._left = [dict(node) for node in nodes]
         self._at = {"slot": 0, "child": 0}
 
@@ -114,9 +115,8 @@ class _Packing:
         shape, at = self._shape, self._at["slot"]
         if (shape.children and at != self._at["child"]) or at == len(self._left):
             return 0
-        whole = shape.needs(shape.most).of_node()
-        count = _fitting(whole, self._left[at])
-        self._take(at, whole, count)
+        count = _fitting(self._whole, self._left[at])
+        self._take(at, self._whole, count)
         return count
 
     def group(self) -> int:
