@@ -69,12 +69,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.grouped:
             return room(self.needs(), nodes)
-        found, packing = 0, _Packing(nodes, self)
-        while (width := packing.group()) >= self.least:
-            found += width
-            if width < self.most:
-                break
-        return found
+        packing = _Packing(nodes, self)
+        found = packing.together() * self.most
+        while (width := packing.group()) == self.most:
+            found += width + packing.together() * self.most
+        return found + (width if width >= self.least else 0)
 
     def widest(self, nodes: Iterable[Node]) -> int:
         """How many slots one attempt can have at most; the least that it may have, also where none fits."""
@@ -101,14 +100,24 @@ def room(needs: Needs, nodes: Iterable[Node]) -> int:
 class _Packing:
     """Groups on nodes, one after the other: each bundle on the first node that still has room for it.
 
-    What is left of a node only becomes less, so that one that is too small for a kind of bundle stays so: 19,200 workers on 300
-    nodes are packed in some 20 ms.
+    What is left of a node only becomes less, so that one that is too small for a kind of bundle stays so. Workers of 1 CPU are
+    packed onto 300 nodes of 64 in some 10 ms.
     """
 
     def __init__(self, nodes: Iterable[Node], shape: Shape) -> None:
         self._shape = shape
+        self._whole = shape.needs(shape.most).of_node()
         self._left = [dict(node) for node in nodes]
         self._at = {"slot": 0, "child": 0}
+
+    def together(self) -> int:
+        """How many groups lie on the node that is next as a whole: what `group` would do with them, at once."""
+        shape, at = self._shape, self._at["slot"]
+        if (shape.children and at != self._at["child"]) or at == len(self._left):
+            return 0
+        count = _fitting(self._whole, self._left[at])
+        self._take(at, self._whole, count)
+        return count
 
     def group(self) -> int:
         """How many slots one more group has, `most` if there is room; fewer than `least`: there is none for it."""
@@ -121,15 +130,17 @@ class _Packing:
         """How many of `count` bundles there was room for."""
         placed, at = 0, self._at[kind]
         while placed < count and at < len(self._left):
-            node = self._left[at]
-            here = min(_fitting(bundle, node), count - placed)
-            for name, amount in bundle.items() if here else ():
-                node[name] -= amount * here
+            here = min(_fitting(bundle, self._left[at]), count - placed)
+            self._take(at, bundle, here)
             placed += here
             if placed < count:
                 at += 1
         self._at[kind] = at
         return placed
+
+    def _take(self, at: int, bundle: Bundle, count: int) -> None:
+        for name, amount in bundle.items() if count else ():
+            self._left[at][name] -= amount * count
 
 
 def _fitting(bundle: Bundle, node: Node) -> int:

@@ -66,6 +66,8 @@ def nodes_of(history: History) -> tuple[str, ...]:
 def fits(history: History, leases: Sequence[tuple[int, int]], attempt: Attempt) -> bool:
     """Whether these attempts, if there are any, want as much as one has that has ended, on the kind of machine that it ran on."""
     wanted = [history.trials[trial].attempts[number - 1] for trial, number in leases]
+    if history.spec.resources.grouped:
+        return False  # its bundles are gone with it
     return bool(wanted) and all(a.width == attempt.width and a.market in ("", attempt.market or "on-demand") for a in wanted)
 
 

@@ -47,4 +47,4 @@ def why_narrower(attempt: Attempt, waited: float) -> str | None:
     """Why one that may is to wait for so many workers no longer, after so many seconds; None if it is to."""
     if waited < SHRINK_SECONDS:
         return None
-    return f"it waited {in_words(waited)} for {attempt.width} workers: it goes on with fewer"
+    return f"it waited {in_words(waited)} for {attempt.width} workers, and goes on with fewer"
