@@ -240,7 +240,7 @@ def _session(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
-                spares(nodes), relays(coordinator) as speakers,
+                spares(nodes, spec.resources.widths[1]), relays(coordinator) as speakers,
             ):
                 status = Loop(coordinator, attempts, nodes, speakers, asked, spec, announce=_announce).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)

@@ -26,6 +26,7 @@ from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
+from regrow.tasks.group.world import alone
 from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.variables import within
 
@@ -76,7 +77,8 @@ class OneTrial:
             trial=self.number, attempt=self._attempts, config=spec.space.nest(self.config), until=begins + 1,
             seed=seed_for(spec.seed, self.number, "trial"), checkpoints=() if after is None else (after.manifest,), step=begins,
         )
-        with within(environment(spec)), nowhere():
+        group = alone() if spec.resources.widths[1] > 1 else {}  # a training that is one of many is one of one here
+        with within(environment(spec) | group), nowhere():
             return run_attempt(job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False).ended
 
     def report(self, progress: Progress) -> Reply:

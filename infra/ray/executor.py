@@ -79,7 +79,8 @@ class RayExecutor:
         meeting = Meeting(key=groups.new_key(), size=len(ranks))
         for rank, bundle in enumerate(ranks):
             strategy = groups.place(handle.group, rank, children=needs.children > 0)
-            options = {"name": name, "scheduling_strategy": strategy, **options_of(bundle)}
+            called = f"{name}-rank-{rank}" if rank else name  # what `ps` shows
+            options = {"name": called, "scheduling_strategy": strategy, **options_of(bundle)}
             own = replace(self._shared, host=replace(self._shared.host, bundles=_with_children(needs, rank)))
             if rank == 0:
                 handle.refs.append(_lead.options(**options).remote(own, assignment, task_run, meeting))

@@ -27,6 +27,8 @@ END_SECONDS = 5.0
 """How long the other ranks may take to end after the first: what they printed is on its way to the store."""
 TELL_SECONDS = 3.0
 """How long Ray may take to say how a rank ended that another one misses."""
+LAST_SECONDS = 2.0
+"""How long rank 0 may take for its last word when another one is lost."""
 KEY_BYTES = 32
 _LOG = logging.getLogger(__name__)
 
@@ -113,6 +115,8 @@ async def _first(futures: Sequence[asyncio.Future[Any]]) -> Any:
             if future in done and (error := future.exception()) is not None:
                 if not isinstance(error, Exception):
                     raise error
+                # What it did and printed by now is still told: it notices at once, unless it waits for that rank elsewhere.
+                await asyncio.wait({futures[0]}, timeout=LAST_SECONDS)
                 raise MemberLost(rank, f"rank {rank} was lost", error)
         if futures[0] in done:
             return futures[0].result()

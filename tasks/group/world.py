@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
+from regrow.search.events import Place
 from regrow.tasks.group.wire import Hello, Welcome
 from regrow.tasks.ranks import World
 
@@ -33,6 +34,12 @@ def welcomes(hellos: Sequence[Hello], *, address: str, run: str) -> list[Welcome
             own[DEVICES] = ",".join(dict.fromkeys(",".join(hellos[mate].devices for mate in mates).split(",")))
         found.append(Welcome(world=world, variables=own))
     return found
+
+
+def alone() -> dict[str, str]:
+    """Torchrun's variables of a group of one, on this machine."""
+    (welcome,) = welcomes([Hello(rank=0, place=Place("here"))], address="127.0.0.1", run="alone")
+    return welcome.variables
 
 
 def free_port(address: str) -> int:
