@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from regrow.infra.machine.sqlite import copy_database
+from regrow.infra.prefect.server_settings import template
 from tests.system.conftest import Desk
 from tests.system.hosts import Host, RayCluster, await_, network, why_not
 from tests.system.test_main_job import check_whole, mlflow
@@ -94,6 +96,9 @@ def site(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Site]:
             url = f"http://{head.address}:{PREFECT_PORT}/api"
             own = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "REGROW_CLOUD": "none"}
             environment = {**desk.environment, **own, "PREFECT_HOME": str(temporary / "prefect")}
+            (temporary / "prefect").mkdir()
+            if template().exists():  # its own migrations take 10 s
+                copy_database(template(), temporary / "prefect" / "prefect.db")
             words = ["server", "start", "--host", head.address, "--port", str(PREFECT_PORT), "--no-ui"]
             server = subprocess.Popen(
                 head.command(sys.executable, "-m", "prefect", *words), env=environment, stdin=subprocess.DEVNULL,
