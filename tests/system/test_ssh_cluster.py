@@ -144,6 +144,7 @@ def test_one_command_starts_a_cluster_runs_a_search_and_leaves_nothing(field: Fi
     field.whole("sweep", 4, 20)
 
 
+@pytest.mark.nightly
 def test_a_laptop_that_vanishes_and_a_machine_that_is_cut_off_cost_nothing_and_the_cluster_ends_by_itself(field: Field) -> None:
     field.write("alone", idle="20s", wait=0.5, steps=60)
     field.regrow("cluster", "up", "cluster.yaml", "--yes")
@@ -161,6 +162,7 @@ def test_a_laptop_that_vanishes_and_a_machine_that_is_cut_off_cost_nothing_and_t
     assert "nothing of the cluster lab is there" in field.regrow("cluster", "status", "cluster.yaml").stdout
 
 
+@pytest.mark.nightly
 def test_a_head_that_is_lost_is_brought_up_again_and_the_experiment_goes_on(field: Field) -> None:
     field.write("survivor", wait=0.5, steps=40)
     said = field.folder / "said"
