@@ -45,10 +45,10 @@ units: $(VENV)/.installed
 	$(BIN)/python -m pytest -q --numprocesses=$(UNIT_JOBS) --dist=loadfile tests/unit $(ARGS)
 
 test: $(VENV)/.installed $(VENV)/.torch
-	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile -m "not nightly" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder -m "not nightly" $(ARGS)
 
 nightly: $(VENV)/.installed $(VENV)/.torch
-	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.faults.soak $(ARGS)
