@@ -135,6 +135,7 @@ def test_stop_ends_an_experiment_in_the_bucket(sky: Cloud) -> None:
     assert (process.returncode, sky.show("halt")["status"]) == (3, "stopped")
 
 
+@pytest.mark.nightly  # in one process tests/faults has a driver overtaken at each transition
 def test_of_two_drivers_at_once_the_one_that_is_overtaken_stops_and_nothing_of_it_counts(sky: Cloud) -> None:
     train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 1.0)")
     process = sky.start("run", sky.write("duel", train=train, trials=4, max_steps=50))

@@ -157,6 +157,7 @@ def test_a_users_prefect_server_may_be_away_also_while_a_lost_trial_is_started_a
         assert sum("lost at step" in str(message) for message in told) == 1, "it was told what it missed, once"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_no_server_configured")
 def test_a_users_prefect_server_that_stays_away_costs_a_line_and_not_the_experiment(desk: Desk, tmp_path: Path) -> None:
     file = desk.write("away", trials=2, seconds=0.2, max_steps=6)
