@@ -2,7 +2,8 @@
 #
 #   make demo     a real experiment: 40 small networks on handwritten digits
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
-#   make test     everything, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
+#   make test     all but what is for the night, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
+#   make nightly  everything: also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
@@ -23,7 +24,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test soak bench compat docs pictures lock install clean
+.PHONY: demo check lint types units test nightly soak bench compat docs pictures lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -44,7 +45,10 @@ units: $(VENV)/.installed
 	$(BIN)/python -m pytest -q --numprocesses=$(UNIT_JOBS) --dist=loadfile tests/unit $(ARGS)
 
 test: $(VENV)/.installed $(VENV)/.torch
-	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder -m "not nightly" $(ARGS)
+
+nightly: $(VENV)/.installed $(VENV)/.torch
+	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.faults.soak $(ARGS)

@@ -194,11 +194,12 @@ def free_port(address: str) -> int:
 
 
 def await_(what: Callable[[], T | None], name: str, seconds: float = 90.0) -> T:
-    """What the condition gives, once it is true."""
-    deadline = time.monotonic() + seconds
+    """What the condition gives, once it is true. It is looked at more rarely the longer that takes, as a look may be dear."""
+    began = time.monotonic()
     while not (found := what()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {name}"
-        time.sleep(0.05)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"not within {seconds:.0f} s: {name}"
+        time.sleep(min(0.05 + waited / 50, 0.5))
     return found
 
 

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.system.autoscaling import launches, start_head
 from tests.system.conftest import TRAIN, Desk
 from tests.system.hosts import RayCluster, await_
@@ -34,6 +36,7 @@ def test_a_search_makes_its_cluster_grow_and_leaves_nothing_of_it(desk: Desk, cl
     await_(lambda: alive(cluster) == 1, "the head alone")
 
 
+@pytest.mark.nightly
 def test_a_machine_on_which_nothing_runs_is_given_back_while_the_search_goes_on(desk: Desk, cluster: RayCluster) -> None:
     start_head(cluster, idle_minutes=0.3, spot=2)  # more than the time between two looks at spare processes
     desk.environment |= cluster.environment

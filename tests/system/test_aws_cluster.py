@@ -116,6 +116,7 @@ def check_safe(cloud: Cloud) -> None:
     assert attached == []
 
 
+@pytest.mark.nightly
 def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_notice_and_go(away: Away) -> None:
     cloud = away.cloud
     away.describe(workers=[{"type": "m5.large", "market": "spot", "most": 3}])
@@ -160,6 +161,7 @@ def test_where_no_spot_machine_can_be_had_trials_go_on_demand_after_a_while(away
     await_(lambda: "spot refused" in cloud.asked(), "a refusal", seconds=120)
     await_(lambda: away.attempts("refused"), "a trial on another machine", seconds=240)
     assert [(one.market, one.node_price) for one in away.attempts("refused")] == [("on-demand", 0.096)]
+    check_safe(cloud)
     await_(lambda: away.history("refused").closed, "end of the experiment", seconds=120)
     away.whole("refused", 1, 10)
     assert "ending" in away.typed("cluster", "down", "cluster.yaml", "--yes")

@@ -241,7 +241,6 @@ def deaf_port() -> Iterator[int]:
     ("variable", "value"),
     [
         ("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:{}"),
-        ("PREFECT_API_URL", "http://127.0.0.1:{}/api"),
         ("PREFECT_API_URL", "http://me:hunter2@127.0.0.1:{}/api"),
         ("RAY_ADDRESS", "127.0.0.1:{}"),
     ],

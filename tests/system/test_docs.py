@@ -10,13 +10,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.system.browser import chromium
 from tests.system.reader import ROOT, Page, Reader, pages
 
-FOLLOWED = [page for page in pages() if page.has_commands]
+SERVERS = "docs/how-to/servers.md"
+FOLLOWED = sorted((page for page in pages() if page.has_commands), key=lambda page: SERVERS in (page.name, page.after))
+"""With the servers last: what that page starts runs to the end, and would take its share of the machine from the others."""
 
 
 class Readers:
@@ -56,8 +59,17 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
     found.leave()
 
 
+AT_NIGHT = {f"docs/how-to/{name}.md" for name in ("mlflow", "processes", "s3", "schedules", "station")}
+"""Pages of which another file of this folder does all, and more, with the same commands: test_mlflow_run.py and so on."""
+
+
+def cases() -> list[Any]:
+    """The pages as pytest's parameters."""
+    return [pytest.param(page, id=page.name, marks=[pytest.mark.nightly] if page.name in AT_NIGHT else []) for page in FOLLOWED]
+
+
 @pytest.mark.timeout(900)  # a page is several experiments, and may bring those before it
-@pytest.mark.parametrize("page", FOLLOWED, ids=[page.name for page in FOLLOWED])
+@pytest.mark.parametrize("page", cases())
 def test_every_command_of_the_page_does_what_it_says(page: Page, readers: Readers) -> None:
     readers.follow(page)
 

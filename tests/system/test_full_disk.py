@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_a_full_state_disk_is_told_once_and_so_is_its_end_and_nothing_is_lost(de
     awaited(driver, "MLflow:")
     log = small / "state" / "full" / "log"
     while driver.poll() is None and not any(b'"saved"' in segment.read_bytes() for segment in log.glob("*.jsonl")):
-        pass
+        time.sleep(0.01)
     ballast = fill(small)
     said = awaited(driver, "Not everything can be saved")
     line = said.splitlines()[-1]

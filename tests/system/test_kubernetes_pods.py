@@ -205,6 +205,7 @@ def test_a_worker_pod_that_is_to_end_is_drained_and_loses_not_one_step(desk: Des
     check_left_in_time(desk, "pods", 2, [gone["trial"]])
 
 
+@pytest.mark.nightly
 def test_a_lost_head_is_a_new_cluster_that_goes_on_from_the_log(desk: Desk, folder: Path) -> None:
     write(desk, 1)
     with cluster(desk, folder / "first", 1) as made:

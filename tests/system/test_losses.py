@@ -58,7 +58,7 @@ def test_a_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_check
 
 @pytest.mark.parametrize("part", ["ray::Coordinator", "ray::Recorder"])
 def test_a_killed_actor_comes_back_by_replay(desk: Desk, part: str) -> None:
-    file = desk.write("actor", trials=3, seconds=0.2, max_steps=40)
+    file = desk.write("actor", trials=3, seconds=0.2, max_steps=20)
     process = desk.start("run", file)
     desk.await_events("actor", "saved", 6, process)
     kill(desk.folder, part)
@@ -70,5 +70,5 @@ def test_a_killed_actor_comes_back_by_replay(desk: Desk, part: str) -> None:
     writers = [e["by"] for e in desk.events("actor") if e["event"] == "opened"]
     assert writers == (["driver", "coordinator"] if part == "ray::Coordinator" else ["driver"])
     recorded = mlflow(desk, "select count(*) from metrics where key = 'score'")
-    assert recorded == [(120,)]
+    assert recorded == [(60,)]
     assert await_no_process(desk.folder) == []

@@ -94,11 +94,17 @@ def test_ctrl_c_leaves_checkpoints_and_resume_goes_on_at_the_next_step(desk: Des
     assert prefect(desk, "select state_type, run_count from flow_run") == [("COMPLETED", 2)]
 
 
+MOMENTS = [
+    ("opened", 1), ("began", 1), ("reported", 3), ("saved", 6), ("decided", 9), ("ended", 5), ("proposed", 12), ("dropped", 8), ("saved", 26),
+    ("ended", 16),
+]
+"""Events, and the how many of their kind: then the driver is killed. In one process tests/faults kills it at each."""
+
+
 @pytest.mark.timeout(900)
-def test_a_driver_killed_at_any_moment_loses_nothing(desk: Desk) -> None:
+@pytest.mark.parametrize("moments", [MOMENTS[::2], pytest.param(MOMENTS, marks=pytest.mark.nightly)], ids=["five", "ten"])
+def test_a_driver_killed_at_any_moment_loses_nothing(desk: Desk, moments: list[tuple[str, int]]) -> None:
     file = desk.write("spot", trials=20, seconds=0.15, max_steps=4, schedule={"asha": {"grace_period": 1, "reduction_factor": 2}})
-    moments = [("opened", 1), ("began", 1), ("reported", 3), ("saved", 6), ("decided", 9), ("ended", 5), ("proposed", 12)]
-    moments += [("dropped", 8), ("saved", 26), ("ended", 16)]
     for cut, (kind, count) in enumerate(moments):
         process = desk.start("run" if cut == 0 else "resume", *([file] if cut == 0 else ["spot"]))
         desk.await_events("spot", kind, count, process)

@@ -31,7 +31,7 @@ def attempts(view: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
     return [[(a["outcome"], a["from_step"], a["to_step"]) for a in trial["attempts"]] for trial in view["trials"]]
 
 
-@pytest.mark.parametrize("name", ["paused", "killed"])
+@pytest.mark.parametrize("name", [pytest.param("paused", marks=pytest.mark.nightly), "killed"])
 def test_an_old_experiment_goes_on_where_it_was(old: Desk, name: str) -> None:
     before, events, points = old.show(name), old.events(name), old.points(name)
     old.run("run", f"{name}.yaml")

@@ -129,9 +129,10 @@ def test_the_lock_covers_every_dependency_with_hashes_and_names_no_host() -> Non
     assert "torch" not in lock, "its hash would tie everybody to one build"
 
 
-@pytest.fixture
-def prefect(tmp_path: Path) -> Iterator[dict[str, str]]:
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a user with a Prefect server of their own, and its work pool `regrow`."""
+    tmp_path = tmp_path_factory.mktemp("prefect")
     with prefect_server(tmp_path / "server") as server:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "RAY_", "MLFLOW_", "REGROW_"))}
         home = {"HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect"), "REGROW_STATE": str(tmp_path / "state")}
@@ -140,19 +141,27 @@ def prefect(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield environment
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A folder with the deployment and its example, made small."""
-    folder = tmp_path / "project"
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, prefect: dict[str, str]) -> Path:
+    """A folder with the deployment and its example, made small; the server has it."""
+    folder = tmp_path_factory.mktemp("deployed") / "project"
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(ROOT / "prefect.yaml", folder)
     spec = yaml.safe_load((folder / "examples/digits.yaml").read_text()) | {"trials": 3, "max_steps": 2}
     (folder / "examples/digits.yaml").write_text(yaml.safe_dump(spec))
+    run(BIN / "prefect", "--no-prompt", "deploy", "--all", cwd=folder, env=prefect)
     return folder
 
 
+def test_a_run_of_the_deployment_is_the_experiment(prefect: dict[str, str], project: Path) -> None:
+    run(BIN / "prefect", "deployment", "run", "regrow/experiment", cwd=project, env=prefect)
+    run(BIN / "prefect", "worker", "start", "--pool", "regrow", "--run-once", cwd=project, env=prefect)
+    done = json.loads(run(BIN / "regrow", "show", "digits", "--json", cwd=project, env=prefect))
+    assert done["status"] == "finished"
+    assert len(done["trials"]) == 3
+
+
 def test_prefect_accepts_the_deployment(prefect: dict[str, str], project: Path) -> None:
-    run(BIN / "prefect", "--no-prompt", "deploy", "--all", cwd=project, env=prefect)
     shown = run(BIN / "prefect", "deployment", "inspect", "regrow/experiment", "--output", "json", cwd=project, env=prefect)
     deployment = json.loads(shown)
     assert deployment["parameters"] == {"name": "digits", "spec": "examples/digits.yaml"}
@@ -161,12 +170,3 @@ def test_prefect_accepts_the_deployment(prefect: dict[str, str], project: Path) 
     (nightly,) = map(json.loads, run(BIN / "regrow", "schedules", "--json", cwd=project, env=prefect).splitlines())
     assert (nightly["name"], nightly["words"], nightly["paused"]) == ("nightly", "0 2 * * * Europe/Zurich", False)
     assert [at[10:16] for at in nightly["next"]] == ["T02:00"] * 3
-
-
-def test_a_run_of_the_deployment_is_the_experiment(prefect: dict[str, str], project: Path) -> None:
-    run(BIN / "prefect", "--no-prompt", "deploy", "--all", cwd=project, env=prefect)
-    run(BIN / "prefect", "deployment", "run", "regrow/experiment", cwd=project, env=prefect)
-    run(BIN / "prefect", "worker", "start", "--pool", "regrow", "--run-once", cwd=project, env=prefect)
-    done = json.loads(run(BIN / "regrow", "show", "digits", "--json", cwd=project, env=prefect))
-    assert done["status"] == "finished"
-    assert len(done["trials"]) == 3

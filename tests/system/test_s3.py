@@ -135,9 +135,10 @@ def test_stop_ends_an_experiment_in_the_bucket(sky: Cloud) -> None:
     assert (process.returncode, sky.show("halt")["status"]) == (3, "stopped")
 
 
+@pytest.mark.nightly  # in one process tests/faults has a driver overtaken at each transition
 def test_of_two_drivers_at_once_the_one_that_is_overtaken_stops_and_nothing_of_it_counts(sky: Cloud) -> None:
-    train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 0.5)")
-    process = sky.start("run", sky.write("duel", train=train, trials=6, max_steps=80))
+    train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 1.0)")
+    process = sky.start("run", sky.write("duel", train=train, trials=4, max_steps=50))
     sky.await_events("duel", "saved", 6, process)
     there = sky.another_machine()
     second = there.start("resume", "duel")
@@ -148,8 +149,8 @@ def test_of_two_drivers_at_once_the_one_that_is_overtaken_stops_and_nothing_of_i
     (sky.folder / "hurry").touch()
     said, _ = second.communicate(timeout=240)
     assert second.returncode == 0, said
-    view = check_whole(there, "duel", 6)
-    assert view["counts"]["done"] == 6
+    view = check_whole(there, "duel", 4)
+    assert view["counts"]["done"] == 4
     events = there.events("duel")
     claims = [place for place, event in enumerate(events) if event["event"] == "opened"]
     assert len(claims) == 2, "nobody took anything back"

@@ -37,7 +37,7 @@ def test_a_schedule_brings_a_cluster_up_runs_there_and_ends_it(field: Field) -> 
     field.write("night", wait=0.1, trials=2, steps=10)
     field.regrow("up", "--state", field.state)
     try:
-        said = field.regrow("schedule", "night.yaml", "--every", "1min", "--overlap", "skip", "--on", "cluster.yaml").stdout
+        said = field.regrow("schedule", "night.yaml", "--every", "15s", "--overlap", "skip", "--on", "cluster.yaml").stdout
         assert "on lab, ssh:" in said
         known = Places.at(field.state)
         await_(known.experiments, "the first run's experiment", seconds=240)

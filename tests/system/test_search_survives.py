@@ -41,7 +41,8 @@ def score(config: dict[str, Any], step: int) -> float:
 
 @pytest.mark.parametrize(
     ("schedule", "trials", "max_steps"),
-    [("hyperband", 8, 9), ({"pbt": {"perturbation_interval": 2}}, 5, 6)],
+    # Each scheduler is killed at every event in tests/faults/test_every_pair.py, in one process.
+    [pytest.param("hyperband", 8, 9, marks=pytest.mark.nightly), ({"pbt": {"perturbation_interval": 2}}, 5, 6)],
     ids=["hyperband", "pbt"],
 )
 def test_a_killed_experiment_decides_what_an_uninterrupted_one_decides(

@@ -123,6 +123,18 @@ def field(tmp_path: Path) -> Iterator[Field]:
 
 def test_one_command_starts_a_cluster_runs_a_search_and_leaves_nothing(field: Field) -> None:
     field.write("sweep", wait=0.5)
+    file = field.laptop.home / "project" / "cluster.yaml"
+    written = file.read_text()
+    described = yaml.safe_load(written)
+    for host in field.cluster:
+        field.hosts.run(host, "mkdir", "/root/apart")
+    file.write_text(yaml.safe_dump({**described, "shared": [*described["shared"], "/root/apart"]}))
+    refused = field.regrow("cluster", "up", "cluster.yaml", "--yes", check=False)
+    assert (refused.returncode, field.left()) == (1, [])
+    workers = ", ".join(described["workers"])
+    assert f"shared: /root/apart on {workers} is not that of {described['head']}; mount it there" in refused.stderr
+
+    file.write_text(written)
     said = field.folder / "said"
     run = field.begin(said, "run", "sweep.yaml", "--on", "cluster.yaml", "--yes")
     await_(lambda: run.poll() is not None or field.steps("sweep") > 8, "steps of trials", seconds=200)
@@ -144,6 +156,7 @@ def test_one_command_starts_a_cluster_runs_a_search_and_leaves_nothing(field: Fi
     field.whole("sweep", 4, 20)
 
 
+@pytest.mark.nightly
 def test_a_laptop_that_vanishes_and_a_machine_that_is_cut_off_cost_nothing_and_the_cluster_ends_by_itself(field: Field) -> None:
     field.write("alone", idle="20s", wait=0.5, steps=60)
     field.regrow("cluster", "up", "cluster.yaml", "--yes")
@@ -161,6 +174,7 @@ def test_a_laptop_that_vanishes_and_a_machine_that_is_cut_off_cost_nothing_and_t
     assert "nothing of the cluster lab is there" in field.regrow("cluster", "status", "cluster.yaml").stdout
 
 
+@pytest.mark.nightly
 def test_a_head_that_is_lost_is_brought_up_again_and_the_experiment_goes_on(field: Field) -> None:
     field.write("survivor", wait=0.5, steps=40)
     said = field.folder / "said"
@@ -176,18 +190,11 @@ def test_a_head_that_is_lost_is_brought_up_again_and_the_experiment_goes_on(fiel
     field.whole("survivor", 4, 40)
 
 
+@pytest.mark.nightly
 def test_machines_that_another_cluster_had_take_this_one_and_it_stays_when_it_was_up_before(field: Field) -> None:
     field.write("short", steps=5)
     file = field.laptop.home / "project" / "cluster.yaml"
     lab_file = yaml.safe_load(file.read_text())
-    for host in field.cluster:
-        field.hosts.run(host, "mkdir", "/root/apart")
-    file.write_text(yaml.safe_dump({**lab_file, "shared": [*lab_file["shared"], "/root/apart"]}))
-    workers = ", ".join(lab_file["workers"])
-    refused = field.regrow("cluster", "up", "cluster.yaml", "--yes", check=False)
-    assert (refused.returncode, field.left()) == (1, [])
-    assert f"shared: /root/apart on {workers} is not that of {lab_file['head']}; mount it there" in refused.stderr
-
     file.write_text(yaml.safe_dump({**lab_file, "name": "other", "workers": lab_file["workers"][:1]}))
     field.regrow("cluster", "up", "cluster.yaml", "--yes")
     field.regrow("cluster", "down", "cluster.yaml", "--yes")

@@ -181,7 +181,7 @@ def test_an_async_task_runs_here_and_awaits_what_it_sends_to_ray(client: SyncPre
     assert once() == (5, True, False)
 
 
-def test_a_thousand_runs_wait_in_one_thread(client: SyncPrefectClient) -> None:
+def test_hundreds_of_runs_wait_in_one_thread(client: SyncPrefectClient) -> None:
     gate = asyncio.Event()
     threads: list[int] = []
 
@@ -192,16 +192,16 @@ def test_a_thousand_runs_wait_in_one_thread(client: SyncPrefectClient) -> None:
 
     @flow(task_runner=on_ray())
     def many() -> list[UUID]:
-        futures = [waits.submit(x) for x in range(1000)]
+        futures = [waits.submit(x) for x in range(300)]
         deadline = time.monotonic() + 120
         runner = runner_here()
-        while len(runner.under_way) < 1000:
+        while len(runner.under_way) < 300:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         threads.append(threading.active_count())
         runner.call(gate.set)
         found: list[Any] = [future.result() for future in futures]
-        assert found == list(range(1000))
+        assert found == list(range(300))
         return [future.task_run_id for future in futures]
 
     ids = many()
