@@ -109,7 +109,7 @@ class Resources(Bundled):
             if len(given) != 2:
                 raise SpecError(key=key, value=given, problem="is no range", hint="write [least, most], or one number")
             if given[0] > given[1]:
-                raise SpecError(key=key, value=given, problem="has more at least than at most", hint=f"write {given[::-1]}")
+                raise SpecError(key=key, value=given, problem="bounds are reversed", hint=f"write {given[::-1]}")
         return self
 
     @property

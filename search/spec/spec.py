@@ -168,8 +168,8 @@ class Spec(Part):
     market: MarketField | None = None
     """On which kind of machine trials run: `spot`, `on-demand`, or spot first and when to change over. None: on any."""
     price_per_hour: Annotated[Number, Field(ge=0)] | None = None
-    """What one slot costs, i.e. one running attempt of usual width, per hour, in any currency, on nodes whose labels do not tell
-    their price. None: these count for nothing."""
+    """What one slot costs, i.e. one running attempt of usual width, or a worker of one, per hour, in any currency, on nodes whose
+    labels do not tell their price. None: these count for nothing."""
     mlflow: Recording = Recording()
     register: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = None
     """The name under which the best trial's model is registered in MLflow, as a new version at the end of a session."""

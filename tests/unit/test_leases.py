@@ -34,8 +34,8 @@ def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, s
     return office.report(Progress(**lease, began=began, rows=done, saved=kept)).reason
 
 
-def say(office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "") -> str:
-    return office.report(Progress(trial=trial, attempt=attempt, draining=draining)).reason
+def say(office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "", node: str = "") -> str:
+    return office.report(Progress(trial=trial, attempt=attempt, draining=draining, draining_node=node)).reason
 
 
 def losses(office: Office) -> list[tuple[int, int, str]]:
