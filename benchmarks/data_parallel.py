@@ -49,15 +49,15 @@ def command(side: str, folder: Path) -> list[str]:
     if side == "ray":
         return [sys.executable, work, "ray"]
     return [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3", "--master-port=0", "--standalone",
-        work, "torchrun",
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3", "--standalone", work, "torchrun",
     ]
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
     """What rank 0 has noted."""
     with suppress(FileNotFoundError):
-        return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines(keepends=True) if line.endswith("\n")]
+        lines = (folder / "steps.jsonl").read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
     return []
 
 

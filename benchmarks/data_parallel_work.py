@@ -1,7 +1,7 @@
 """The same data-parallel training for the three sides of `data_parallel.py`: ours, Ray Train's and torchrun's.
 
-Each rank of two trains an MLP by DDP (gloo) for STEPS steps of BATCH samples, with a checkpoint at each EVERY-th; rank 0 notes each
-step in FOLDER/steps.jsonl: when it was done, how long its training and how long its report with the checkpoint took.
+Each rank of two trains an MLP by DDP (gloo) for STEPS steps of BATCH samples, with a checkpoint at each EVERY-th; rank 0 notes
+each step in FOLDER/steps.jsonl: when it was done, how long its training and how long its report with the checkpoint took.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Training:
         self.model = torch.nn.parallel.DistributedDataParallel(net)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.step = 0
+        (FOLDER / f"rank-{self.rank}.pid").write_text(str(os.getpid()))
 
     def load(self, file: Path) -> None:
         """Takes the state back."""
@@ -71,7 +72,6 @@ class Training:
                 note = {"step": self.step, "t": time.time(), "train": trained - begun, "report": time.perf_counter() - trained}
                 with (FOLDER / "steps.jsonl").open("a") as file:
                     file.write(json.dumps(note) + "\n")
-            (FOLDER / f"rank-{self.rank}.pid").write_text(str(os.getpid()))
             time.sleep(0.05)  # what a real step has beside the CPU of this machine
 
 
@@ -89,7 +89,7 @@ def ours(trial: Any) -> None:
     work.train(lambda loss: trial.report({"loss": loss}, checkpoint=save))
 
 
-def of_ray_train(config: dict[str, Any]) -> None:
+def of_ray_train(_: dict[str, Any]) -> None:
     """As the loop of a TorchTrainer."""
     from ray import train
 
@@ -134,7 +134,7 @@ def torchrun() -> None:
     if file.exists():
         work.load(file)
 
-    def report(loss: float) -> None:
+    def report(_: float) -> None:
         if work.step % EVERY == 0 and work.rank == 0:
             work.save(file.with_suffix(".new"))
             file.with_suffix(".new").replace(file)
