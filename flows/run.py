@@ -49,7 +49,7 @@ from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import environment, join, shortage, slots
+from regrow.infra.ray.joining import code, environment, join, shortage, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
@@ -254,7 +254,7 @@ def _taken_over(spec: Spec, ray_cluster: cluster.Cluster) -> Typed:
     typed = TYPED.get()
     if typed is None or ray_cluster.local:
         return Typed(variables={})
-    return Typed(folder=typed.folder, variables={**typed.variables, **environment(spec)})
+    return Typed(folder=typed.folder, variables={**typed.variables, **environment(spec), **code(spec)})
 
 
 def _finished(

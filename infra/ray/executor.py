@@ -10,7 +10,7 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -80,13 +80,17 @@ class RayExecutor:
         for rank, bundle in enumerate(ranks):
             strategy = groups.place(handle.group, rank, children=needs.children > 0)
             called = f"{name}-rank-{rank}" if rank else name  # what `ps` shows
-            options = {"name": called, "scheduling_strategy": strategy, **options_of(bundle)}
+            options = {"name": called, "scheduling_strategy": strategy, **options_of(bundle, self._inherited(needs))}
             own = replace(self._shared, host=replace(self._shared.host, bundles=_with_children(needs, rank)))
             if rank == 0:
                 handle.refs.append(_lead.options(**options).remote(own, assignment, task_run, meeting))
             else:
                 handle.refs.append(_follow.options(**options).remote(own, assignment, task_run, meeting, rank))
         return handle
+
+    def _inherited(self, needs: Needs) -> dict[str, str]:
+        """Variables that a process is started with because what it starts itself is to have them: Ray hands them on."""
+        return self._shared.typed.inherited() if needs.children else {}
 
     async def outcome(self, handle: Any) -> Carried:
         """See Executor."""
@@ -217,12 +221,13 @@ def _lost(lost: MemberLost) -> AttemptLost:
             return AttemptLost("infrastructure", f"rank {lost.rank}: its worker could not run it: {last_line(other)}")
 
 
-def options_of(needed: Bundle) -> dict[str, Any]:
-    """What is needed on a node, as Ray's options of a task."""
+def options_of(needed: Bundle, inherited: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What is needed on a node, as Ray's options of a task, in a process with these variables beside those of all trials."""
     all_of_it = dict(needed)
     own = {"num_cpus": all_of_it.pop("CPU", 0.0), "num_gpus": all_of_it.pop("GPU", 0.0)}
     memory = {"memory": int(all_of_it.pop("memory"))} if "memory" in all_of_it else {}
-    return {**own, **memory, "resources": all_of_it, "runtime_env": dict(TRIAL_ENV)}
+    env = {"env_vars": {**(inherited or {}), **TRIAL_ENV["env_vars"]}}
+    return {**own, **memory, "resources": all_of_it, "runtime_env": env}
 
 
 def last_line(error: Exception) -> str:

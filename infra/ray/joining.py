@@ -14,8 +14,9 @@ from regrow.infra.state.experiments import make_importable
 from regrow.search import samplers
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
+from regrow.tasks import own_code
 
-TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
+TRIAL_ENV: Mapping[str, Any] = {"env_vars": {own_code.TRIAL: "1"}}
 """The runtime environment of trials. Ray keeps its worker processes apart from those of other tasks and actors: so the
 processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
 
@@ -27,11 +28,12 @@ def join(spec: Spec) -> Iterator[cluster.Cluster]:
     """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays."""
     import ray
 
-    before = ray.is_initialized()
-    remote = bool(os.environ.get("RAY_ADDRESS")) and spec.working_dir is not None
-    shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]} if remote else None
+    before, shipped = ray.is_initialized(), None
+    if os.environ.get("RAY_ADDRESS") and spec.working_dir is not None:
+        shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]}
+        shipped |= {"worker_process_setup_hook": own_code.INSTALL}
     try:
-        yield cluster.connect(env=environment(spec), runtime_env=shipped)
+        yield cluster.connect(env={**environment(spec), **code(spec)}, runtime_env=shipped)
     finally:
         if not before:
             cluster.disconnect()
@@ -45,6 +47,11 @@ def environment(spec: Spec) -> dict[str, str]:
             raise SpecError(key=f"env.{name}", value=None, problem="is not set here", hint=f"export {name}, or give it a value")
         env[name] = os.environ[name] if value is None else value
     return env
+
+
+def code(spec: Spec) -> dict[str, str]:
+    """The variable that tells workers where the trainable's code is: in its folder, or wherever Ray has shipped that to."""
+    return own_code.told(spec.trainable, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
 
 
 def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
