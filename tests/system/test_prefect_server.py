@@ -116,6 +116,7 @@ def test_a_database_made_from_the_template_equals_a_migrated_one(tmp_path: Path,
     assert migrated == copied
 
 
+@pytest.mark.nightly  # two servers that run all migrations; the same with small files: tests/unit/test_sqlite_files.py
 def test_a_torn_template_and_an_unwritable_cache_only_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache" / "regrow"
     cache.mkdir(parents=True)
