@@ -271,15 +271,16 @@ def test_the_users_own_server_is_adopted(
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("http://127.0.0.1:1/api", "refused"), ("nonsense", "unknown url"), ("{server}", r"404.*end in /api\?")],
+    [("http://127.0.0.1:1/api", "refused"), ("nonsense", "unknown url"), ("{server}", r"404.*end in /api\?"), ("http://127.0.0.1:{deaf}/api", "")],
 )
 def test_a_configured_server_that_does_not_answer_is_named_with_what_to_do(
     url: str, why: str, users_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = url.format(server=users_server)
-    monkeypatch.setenv("PREFECT_API_URL", url)
     with (
-        pytest.raises(UserError, match=f"PREFECT_API_URL is '{url}'.*{why}.*unset"),
-        prefect_server(tmp_path),
+        socket.create_server(("127.0.0.1", 0)) as deaf,
+        monkeypatch.context() as patch,
     ):
-        pass
+        url = url.format(server=users_server, deaf=deaf.getsockname()[1])
+        patch.setenv("PREFECT_API_URL", url)
+        with pytest.raises(UserError, match=f"PREFECT_API_URL is '{url}'.*{why}.*unset"), prefect_server(tmp_path):
+            pass
