@@ -236,7 +236,8 @@ def deaf_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("deaf", [False, True], ids=["refused", "deaf"])
+# Deaf ones are waited for; that they are named is in test_prefect_server.py, test_mlflow_server.py and test_cluster.py, too.
+@pytest.mark.parametrize("deaf", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["refused", "deaf"])
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

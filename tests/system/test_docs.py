@@ -59,8 +59,8 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
     found.leave()
 
 
-AT_NIGHT = {f"docs/how-to/{name}.md" for name in ("mlflow", "processes", "s3", "schedules", "station")}
-"""Pages of which another file of this folder does all, and more, with the same commands: test_mlflow_run.py and so on."""
+AT_NIGHT = {f"docs/how-to/{name}.md" for name in ("automations", "mlflow", "pbt", "processes", "s3", "schedules", "servers", "station")}
+"""Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and one that goes on from such a page."""
 
 
 def cases() -> list[Any]:

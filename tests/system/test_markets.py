@@ -13,6 +13,7 @@ from tests.system.test_main_job import check_whole
 __all__ = ["cluster"]
 
 
+@pytest.mark.nightly  # decided in tests/faults ("spot first"), and machines of both kinds are those of test_aws_cluster.py
 def test_where_spot_is_refused_trials_go_on_demand_and_what_they_cost_is_known(desk: Desk, cluster: RayCluster) -> None:
     start_head(cluster, idle_minutes=1.0, spot=1, on_demand=1)
     (cluster.temporary / "refused-spot").touch()

@@ -133,7 +133,8 @@ QUICK_DEATH = {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_m
         pytest.param(({}, 1), 8, "nothing was heard from it for 8 s", id="the lease ends first", marks=pytest.mark.nightly),
         # The cut node has slots free, so that Ray, which does not know yet, would rather like to place something there.
         pytest.param(({}, 3), 8, "nothing was heard from it for 8 s", id="the lease ends first and the cut node has room"),
-        pytest.param((QUICK_DEATH, 1), 60, "the node was lost", id="Ray gives the node up first"),
+        # A node that Ray knows to be lost is that of test_capacity.py, too.
+        pytest.param((QUICK_DEATH, 1), 60, "the node was lost", id="Ray gives the node up first", marks=pytest.mark.nightly),
     ],
     indirect=["site"],
 )

@@ -116,6 +116,7 @@ def test_a_database_made_from_the_template_equals_a_migrated_one(tmp_path: Path,
     assert migrated == copied
 
 
+@pytest.mark.nightly  # two servers that run all migrations; the same with small files: tests/unit/test_sqlite_files.py
 def test_a_torn_template_and_an_unwritable_cache_only_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache" / "regrow"
     cache.mkdir(parents=True)
@@ -270,15 +271,16 @@ def test_the_users_own_server_is_adopted(
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("http://127.0.0.1:1/api", "refused"), ("nonsense", "unknown url"), ("{server}", r"404.*end in /api\?")],
+    [("http://127.0.0.1:1/api", "refused"), ("nonsense", "unknown url"), ("{server}", r"404.*end in /api\?"), ("http://127.0.0.1:{deaf}/api", "")],
 )
 def test_a_configured_server_that_does_not_answer_is_named_with_what_to_do(
     url: str, why: str, users_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = url.format(server=users_server)
-    monkeypatch.setenv("PREFECT_API_URL", url)
     with (
-        pytest.raises(UserError, match=f"PREFECT_API_URL is '{url}'.*{why}.*unset"),
-        prefect_server(tmp_path),
+        socket.create_server(("127.0.0.1", 0)) as deaf,
+        monkeypatch.context() as patch,
     ):
-        pass
+        url = url.format(server=users_server, deaf=deaf.getsockname()[1])
+        patch.setenv("PREFECT_API_URL", url)
+        with pytest.raises(UserError, match=f"PREFECT_API_URL is '{url}'.*{why}.*unset"), prefect_server(tmp_path):
+            pass

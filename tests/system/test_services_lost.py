@@ -177,7 +177,12 @@ CLUSTER = ("/ray/core/src/", "ray::", "ray/_private", "ray/dashboard")
 
 
 @pytest.mark.parametrize(
-    "parts", [("gcs/gcs_server",), ("raylet/raylet",), pytest.param(CLUSTER, marks=pytest.mark.nightly)], ids=["gcs", "raylet", "all"]
+    "parts",
+    [
+        pytest.param(("gcs/gcs_server",), id="gcs"),
+        pytest.param(("raylet/raylet",), id="raylet", marks=pytest.mark.nightly),
+        pytest.param(CLUSTER, id="all", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_lost_local_cluster_is_brought_back_by_a_retry_of_the_flow_run(desk: Desk, parts: tuple[str, ...]) -> None:
     file = desk.write("grow", trials=4, seconds=0.2, max_steps=12)

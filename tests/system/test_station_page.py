@@ -117,6 +117,7 @@ def await_saved(desk: Desk, name: str, count: int = 2) -> None:
     wait_for(saved, f"{name} saves nothing")
 
 
+@pytest.mark.nightly  # test_station.py loses drivers, and Retry is pressed below
 def test_retry_of_a_terminals_run_whose_driver_was_killed(desk: Desk, browser_page: Page) -> None:
     (heals,) = ask(desk, "POST", "automations/filter", automations={"name": {"any_": [HEALS]}})
     ask(desk, "PATCH", f"automations/{heals['id']}", enabled=False)

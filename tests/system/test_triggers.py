@@ -164,6 +164,7 @@ def test_each_kind_of_trigger_starts_one_run_that_knows_why(
     assert sorted(event["payload"]["n"] for event in found["hook"]) == [1, 3]
 
 
+@pytest.mark.nightly
 def test_a_watcher_that_is_killed_at_any_moment_makes_one_run_of_each_event(
     client: SyncPrefectClient, places: Places, tmp_path: Path
 ) -> None:
