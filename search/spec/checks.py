@@ -147,9 +147,10 @@ def _group(spec: Spec) -> None:
     if spec.command:
         problem, hint = "is for a trainable", "leave it out; a command is one process, and may start others by itself"
         raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
-    if wanted.widths[0] == wanted.widths[1] and "resource_changing" in schedulers.named(spec.schedule):
+    widening = [name for name in schedulers.named(spec.schedule) if issubclass(schedulers.kind(name), schedulers.Widening)]
+    if wanted.widths[0] == wanted.widths[1] and widening:
         hint = f"write workers: [1, {max(4, wanted.widths[1])}], or another schedule"
-        problem = "leaves the schedule resource_changing nothing to change"
+        problem = f"leaves the schedule {widening[0]} nothing to change"
         raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
 
 

@@ -31,8 +31,9 @@ class Part(BaseModel):
         """The schema says what stands below each field: editors show it, and the reference is made of it."""
         schema = handler(core)
         fields = handler.resolve_ref_schema(schema)["properties"]
-        for name, text in descriptions(cls).items():
-            fields[name].setdefault("description", text)
+        for one in cls.__mro__:  # a field may be that of a base
+            for name, text in descriptions(one).items() if issubclass(one, Part) and one is not Part else ():
+                fields[name].setdefault("description", text)
         return schema
 
 
