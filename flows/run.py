@@ -142,7 +142,7 @@ def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]
     with driving(prepared.places, name), interrupts() as asked:
         asked.handle_signals()
         if asked.begun is None:  # else it has begun since the cluster before this one was lost
-            with join(prepared.spec) as ray_cluster:
+            with join(prepared.spec, _announce) as ray_cluster:
                 try:
                     with obituary.prepare(prepared.places, name):
                         ended = _session(prepared, ray_cluster, asked, retry_failed=retry_failed)

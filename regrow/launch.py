@@ -123,7 +123,7 @@ def _run(
         importlib.import_module(module)
     leaving = threading.Thread(target=server.close, name="regrow-prefect-leave")
     with (
-        _begun(leaving), _importing("regrow.flows.run") as flow, join(prepared.spec) as ray_cluster
+        _begun(leaving), _importing("regrow.flows.run") as flow, join(prepared.spec, announce) as ray_cluster
     ):
         flow.join()
         if ray_cluster.local:

@@ -72,6 +72,10 @@ class Cluster:
         return [node["Resources"] for node in _ray().nodes() if node["Alive"]]
 
 
+class TooBusy(RegrowError):
+    """A local cluster did not come up within the time that Ray gives it; a second try may find the machine less busy."""
+
+
 class ClusterLost(RegrowError):
     """The Ray cluster is gone and what ran on it with it; connect to another and go on from the log."""
 
@@ -102,7 +106,8 @@ def connect(
 
     `env` are variables that every worker gets; `keep_idle`: a local cluster's processes wait for work as long as they may.
     If this process is already connected, that connection is used
-    as it is and `disconnect` leaves it alone. Raises UserError if the cluster does not answer or refuses.
+    as it is and `disconnect` leaves it alone. Raises UserError if the cluster does not answer or refuses, TooBusy if a local one
+    does not come up in time.
 
     A local cluster dies with the *thread* that calls this (Ray ties its processes to it): call it from the
     main thread.
@@ -144,6 +149,9 @@ def connect(
             place = (runtime_env or {}).get("working_dir")
             advice = "name a folder with nothing but the code that trials need, in the specification's working_dir"
             raise UserError(f"the folder {place} cannot be shipped to the cluster ({error}); {advice}") from error
+        if not target and private.STARTED_LATE in str(error):
+            load, cpus = os.getloadavg()[0], os.cpu_count()
+            raise TooBusy(f"Ray did not start within its 30 s: the machine has a load of {load:.0f} on {cpus} CPUs") from error
         if target and isinstance(error, ConnectionError):
             named = "the address" if address else "RAY_ADDRESS"
             advice = "correct or unset it, or start the cluster"

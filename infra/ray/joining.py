@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,8 +24,11 @@ TRIAL_MODULES = ("regrow.infra.ray.executor",)
 
 
 @contextmanager
-def join(spec: Spec) -> Iterator[cluster.Cluster]:
-    """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays."""
+def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
+    """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays.
+
+    On a machine that is too busy for it a second start is tried, which people are told by `say`. Raises TooBusy after that.
+    """
     import ray
 
     before, shipped = ray.is_initialized(), None
@@ -33,7 +36,13 @@ def join(spec: Spec) -> Iterator[cluster.Cluster]:
         shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]}
         shipped |= {"worker_process_setup_hook": own_code.INSTALL}
     try:
-        yield cluster.connect(env={**environment(spec), **code(spec)}, runtime_env=shipped)
+        variables = {**environment(spec), **code(spec)}
+        try:
+            joined = cluster.connect(env=variables, runtime_env=shipped)
+        except cluster.TooBusy as busy:
+            say(f"{busy}; once more")
+            joined = cluster.connect(env=variables, runtime_env=shipped)
+        yield joined
     finally:
         if not before:
             cluster.disconnect()

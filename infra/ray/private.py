@@ -23,6 +23,9 @@ SETUP_HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 """The variable in which workers find what to call as they start. The documented way, `worker_process_setup_hook`, is a runtime
 environment of the whole job: of the processes that Ray starts beforehand our actors could take none."""
 
+STARTED_LATE = "timed out during startup"
+"""Of Ray's message, which is of the type Exception, that a node did not come up within 30 s, which no setting changes."""
+
 _FIND = """
 import sys
 from ray._private.services import canonicalize_bootstrap_address

@@ -191,6 +191,14 @@ def test_the_variable_that_tells_workers_what_to_call_is_rays() -> None:
     assert constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR == SETUP_HOOK
 
 
+def test_a_node_that_comes_up_too_late_is_told_in_words_that_we_know() -> None:
+    """Without these a busy machine ends an experiment with Ray's traceback, at the first try."""
+    from regrow.infra.ray.private import STARTED_LATE
+
+    node: Any = importlib.import_module("ray._private.node")
+    assert STARTED_LATE in inspect.getsource(node.Node.__init__)
+
+
 def test_a_raylet_is_told_which_scripts_to_start() -> None:
     """Without these a dashboard's agent runs, and workers import Ray twice: 2 s of CPU."""
     services: Any = importlib.import_module("ray._private.services")
