@@ -69,7 +69,7 @@ pictures: $(VENV)/.installed
 # and without any index's address.
 lock: $(VENV)/.installed
 	$(BIN)/uv pip compile pyproject.toml --extra examples --extra s3 --extra s3-server --extra png --extra tensorboard \
-		--extra docs --extra dev --universal --python-version 3.11 \
+		--extra rl --extra docs --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --quiet \
 		$(if $(UPGRADE),--upgrade) --output-file requirements.lock
 

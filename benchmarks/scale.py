@@ -41,10 +41,10 @@ from regrow.infra.coordinator.relay import WAITING, RayRelay
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import Began, Created, Ended, Opened, Outcome, Reported, Row, Started
+from regrow.search.events import Began, Created, Ended, Opened, Outcome, Place, Reported, Row, Started
 from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Arrival, Place, Progress, Reply
+from regrow.tasks.messages import Arrival, Progress, Reply
 from regrow.tasks.reporter import FLUSH_SECONDS, LEASE_SECONDS
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"

@@ -33,7 +33,7 @@ class Loop:
         announce: Callable[[str], None],
     ) -> None:
         self._coordinator, self._attempts, self._nodes, self._asked = coordinator, attempts, nodes, asked
-        self._relays, self._needs = relays, spec.resources.needs()
+        self._relays, self._shape = relays, spec.resources.shape
         self._announce = announce
         self._log = get_run_logger()
         self._closing = self._abandoned = False
@@ -55,7 +55,7 @@ class Loop:
                 poll = self._poll()
 
     def _poll(self) -> Any:
-        return self._coordinator.instructions.remote(POLL_SECONDS, self._nodes.room(self._needs))
+        return self._coordinator.instructions.remote(POLL_SECONDS, self._nodes.room(self._shape))
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
         self._nodes.use(instructions.nodes)

@@ -49,7 +49,7 @@ from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import environment, join, shortage, slots
+from regrow.infra.ray.joining import code, environment, join, shortage, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
@@ -62,7 +62,6 @@ from regrow.infra.state.presence import present
 from regrow.infra.state.sources import code_changed
 from regrow.search.events import Status
 from regrow.search.history import History
-from regrow.search.needs import widest
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
@@ -211,7 +210,7 @@ def _session(
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
         environment=surroundings, known=prepared.known, retry_failed=retry_failed,
-        widest=max(1, widest(spec.resources.needs(), ray_cluster.nodes())), fixed=most(spec) is not None,
+        widest=spec.resources.shape.widest(ray_cluster.nodes()), fixed=most(spec) is not None,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator, address = start_coordinator(store, opening, name=address)
@@ -241,7 +240,7 @@ def _session(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
-                spares(nodes), relays(coordinator) as speakers,
+                spares(nodes, spec.resources.widths[1]), relays(coordinator) as speakers,
             ):
                 status = Loop(coordinator, attempts, nodes, speakers, asked, spec, announce=_announce).run()
             history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
@@ -255,7 +254,7 @@ def _taken_over(spec: Spec, ray_cluster: cluster.Cluster) -> Typed:
     typed = TYPED.get()
     if typed is None or ray_cluster.local:
         return Typed(variables={})
-    return Typed(folder=typed.folder, variables={**typed.variables, **environment(spec)})
+    return Typed(folder=typed.folder, variables={**typed.variables, **environment(spec), **code(spec)})
 
 
 def _finished(

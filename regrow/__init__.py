@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.tasks.script import report
 
 if TYPE_CHECKING:
+    from regrow import torch as torch  # not in __all__: `import *` would need PyTorch
     from regrow.experiment import Experiment
     from regrow.records import AttemptResult, BestResult, TrialResult
     from regrow.result import Result
@@ -65,6 +66,8 @@ if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> Any:
         """Imports a public name (PEP 562)."""
+        if name == "torch":
+            return import_module("regrow.torch")  # which sets it here
         if name not in _PLACE_OF:
             raise AttributeError(f"module 'regrow' has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)

@@ -127,7 +127,7 @@ def _run(
     ):
         flow.join()
         if ray_cluster.local:
-            warm_up(prepared.spec, min(prepared.spec.concurrency or 2, os.cpu_count() or 1))
+            warm_up(prepared.spec, min((prepared.spec.concurrency or 2) * prepared.spec.resources.widths[1], os.cpu_count() or 1))
         slots(prepared.spec, ray_cluster)
         check_trainable(prepared.spec)
         from httpx import HTTPError

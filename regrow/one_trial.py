@@ -19,14 +19,15 @@ from regrow.infra.mlflow.in_trial import nowhere
 from regrow.infra.ray.joining import environment
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
-from regrow.search.events import Ended, Row, Saved
+from regrow.search.events import Ended, Place, Row, Saved
 from regrow.search.planning.planner import seed_for
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
-from regrow.tasks.messages import Assignment, Job, Place, Progress, Reply
+from regrow.tasks.group.world import alone
+from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.variables import within
 
 
@@ -76,7 +77,8 @@ class OneTrial:
             trial=self.number, attempt=self._attempts, config=spec.space.nest(self.config), until=begins + 1,
             seed=seed_for(spec.seed, self.number, "trial"), checkpoints=() if after is None else (after.manifest,), step=begins,
         )
-        with within(environment(spec)), nowhere():
+        group = alone() if spec.resources.widths[1] > 1 else {}  # a training that is one of many is one of one here
+        with within(environment(spec) | group), nowhere():
             return run_attempt(job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False).ended
 
     def report(self, progress: Progress) -> Reply:

@@ -127,7 +127,7 @@ def trial_result(history: History, trial: TrialRecord, places: Places) -> TrialR
 
 def _attempt(attempt: Attempt) -> AttemptResult:
     return AttemptResult(
-        number=attempt.number, outcome=attempt.outcome or "running", node=attempt.node, from_step=attempt.from_step,
+        number=attempt.number, outcome=attempt.outcome or "running", node=attempt.where, from_step=attempt.from_step,
         to_step=attempt.to_step, started=attempt.t_began, ended=attempt.t_ended, cause=attempt.cause, reason=attempt.message,
         trace=attempt.trace,
     )

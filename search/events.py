@@ -72,9 +72,10 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     """A writer took the log over; all writers before it are fenced off. Always the first event of a claim segment.
 
     `by` is "driver" (a new session: attempts still open belong to a driver that is gone) or "coordinator" (the same
-    driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time; `trials`: the total
-    number of trials from here on. `widest`: slots of which one node has room, so that one attempt may have them; 0:
-    all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ between versions.
+    driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time or, of groups, workers; `trials`:
+    the total number of trials from here on. `widest`: slots that one attempt may have, as one node has room for them or, of
+    groups, the cluster; 0: all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ
+    between versions.
     `code` is the SHA-256 of the pickled trainable, if it has no import path. `settings`: the keys of the specification that may
     change from session to session, where they differ from those of `Created`.
     `environment`: what the driver found of its code and its machine; empty where a coordinator opens.
@@ -140,13 +141,29 @@ class Waited(Event, frozen=True, kw_only=True, tag="waited"):
     seconds: float
 
 
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The node of an attempt: its name, for people, its id in the cluster, and what kind of node the cluster calls it.
+
+    `market` ("spot", "on-demand"), `price` (of the whole node, an hour) and `share` (the attempt's part of the node): see Began.
+    All but the name are empty, or None, where there is no cluster, or it does not say.
+    """
+
+    node: str
+    node_id: str = ""
+    node_type: str = ""
+    market: str = ""
+    price: float | None = None
+    share: float = 1.0
+
+
 class Began(Event, frozen=True, kw_only=True, tag="began"):
     """An attempt runs on a node, since `ago` seconds before `t`. `restored` is the step of the checkpoint it loaded, 0 for none.
 
     Steps beyond `restored` that earlier attempts reported are superseded from here on. `skipped` says why newer
     checkpoints could not be used. `task_run` is the Prefect task run that carries the attempt. `node` is the node's name
     for people, `node_id` the cluster's. `market`, `price` (of the whole node, an hour, None where it does not tell) and `share`
-    (the attempt's part of it) are as the node's labels have them.
+    (the attempt's part of it) are as the node's labels have them. `others`: where the other workers of a group run, by rank; the
+    first one's place, and what its children have, is in the fields before.
     """
 
     trial: int
@@ -161,6 +178,7 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
     market: str = ""
     price: float | None = None
     share: float = 1.0
+    others: list[Place] = []
 
 
 class Reported(Event, frozen=True, kw_only=True, tag="reported"):
@@ -233,6 +251,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     """An attempt ended. `step` is the last that it did. `by` is "planner" where the loss was concluded from the log, and where an
     attempt that waited for a machine is to wait no longer (it is "paused" then, and costs no retry).
 
+    `narrower`: the trial goes on with as few workers as it may have, as there is no room for more.
     `message` is one line for people; `trace` the traceback of the user's code, where there is one. `cost`: what the attempt has
     cost, None where its node does not tell a price.
     """
@@ -246,6 +265,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     trace: str = ""
     by: Literal["attempt", "driver", "planner"] = "attempt"
     cost: float | None = None
+    narrower: bool = False
 
 
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,20 +12,17 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.search.errors import SpecError
 from regrow.search.events import Cause, Ended, Outcome, Saved
 from regrow.tasks import checkpoints, output
 from regrow.tasks.checkpoint_writer import CheckpointWriter
-from regrow.tasks.command import CommandFailed
-from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records, RecordsAway, Reply
+from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records, Reply
 from regrow.tasks.overdue import Overdue
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
+from regrow.tasks.ranks import Alone, Group, GroupBroken, Leave, RankFailed
 from regrow.tasks.reporter import Reporter
-from regrow.tasks.traces import in_a_line, one_line, user_trace
-from regrow.tasks.trainable import as_a_script, find, load
-from regrow.tasks.trial import ReportError, Trial, TrialEnd
+from regrow.tasks.training import train
+from regrow.tasks.trial import Trial
 
 _LOG = logging.getLogger("regrow.trial")
 STUCK_EXIT = 76
@@ -59,43 +55,54 @@ class _Origin:
     """Newer checkpoints that could not be used, and why."""
     trouble: Exception | None = None
     """What kept it from reading any."""
+    manifest: str | None = None
+    """The checkpoint that is in `folder`."""
 
 
 def run_attempt(
     job: Job, assignment: Assignment, coordinator: CoordinatorClient, store: Store, *, host: Host, task_run: str,
-    carry_on: Callable[[], bool], records: Records | None = None,
+    carry_on: Callable[[], bool], records: Records | None = None, group: Group | None = None,
 ) -> Finished:
-    """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial."""
-    place = host.place()
+    """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial.
+
+    As rank 0 of a `group`, all of it together with the other ranks; None: alone. Raises GroupBroken where one of these is lost:
+    what was done by then is told, and nothing of an end.
+    """
+    group, place = group or Alone(), host.place()
     scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
-    writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt)
+    writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt, others=group.others)
     # Closed after the last word: a notice that comes while the last checkpoint is on its way must not cut it short.
     with ExitStack() as listening:
         listening.callback(shutil.rmtree, scratch, ignore_errors=True)
         listening.callback(writer.close)
         origin = _restored(assignment, store, scratch / "restored")
         # Where the store is away, it does not begin: beginning at step 0 would supersede all that was done.
-        arrival = Arrival(place=place, task_run=task_run, restored=origin.step, skipped=origin.skipped)
+        arrival = Arrival(
+            place=place, others=group.places, task_run=task_run, restored=origin.step, skipped=origin.skipped,
+        )
         begins = origin.trouble is None
         reporter = Reporter(coordinator, assignment, arrival if begins else None, _saved_by(writer, assignment, origin.cloned))
         reporter.step = origin.step
         reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
         reporter.trouble = lambda: writer.trouble
-        if begins and assignment.checkpoints:
+        if begins and (assignment.checkpoints or group.others is not None):
             # Work from here on supersedes what earlier attempts did beyond `step`; a decision may be due at once.
             reporter.flush()
         reporter.start()
         try:
             if begins:
-                trial = Trial(job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step)
+                trial = Trial(
+                    job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step, ranks=group
+                )
                 listening.enter_context(host.listen(reporter.notice))
                 own: AbstractContextManager[object] = nullcontext() if records is None else records.own_calls(
                     assignment.trial, assignment.attempt, scratch=scratch, reported=trial.metrics,
                     system_metrics=job.system_metrics,
                 )
+                overdue = Overdue(job, assignment, reporter, _leaving(host))
                 try:
-                    with Overdue(job, assignment, reporter, _leaving(host)).watching():
-                        outcome = _train_here(job, store, trial, reporter, own)
+                    with group.watched(reporter.notice_of, _left_by(overdue, reporter, host)):
+                        outcome = _begun(job, store, trial, reporter, own, group, origin, overdue)
                 finally:
                     host.end_children()
                 step = trial.step
@@ -103,6 +110,13 @@ def run_attempt(
                 outcome = _failed("infrastructure", f"its checkpoint could not be read: {origin.trouble}")
                 step = origin.step
             _finish_saving(writer, assignment.trial, fenced=reporter.reply.reason == "fenced")
+            if writer.broken is not None and outcome[0] != "failed":
+                raise writer.broken
+        except GroupBroken:
+            writer.give_up()
+            writer.drain()
+            reporter.flush()  # what was done and saved counts
+            raise
         finally:
             reporter.stop()
         name, cause, message, trace = outcome
@@ -113,6 +127,32 @@ def run_attempt(
         fenced = reporter.reply.reason == "fenced"
         reply = reporter.reply if fenced else reporter.flush(ended=ended, carry_on=carry_on())
         return Finished(ended=ended, reply=reply, restored=arrival.restored)
+
+
+def _begun(
+    job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object], group: Group, origin: _Origin,
+    overdue: Overdue,
+) -> _Outcome:
+    """All ranks begin together, and train."""
+    try:
+        group.begin(origin.step, origin.manifest, origin.folder)
+    except RankFailed as error:
+        return error.fault.outcome, error.fault.cause, error.fault.message, error.fault.trace
+    with overdue.watching():
+        return _train(job, store, trial, reporter, own, group)
+
+
+def _left_by(overdue: Overdue, reporter: Reporter, host: Host) -> Leave:
+    """How the process of a rank 0 that does not react ends, after its last word."""
+
+    def leave(wrong: BaseException) -> None:
+        if isinstance(wrong, RankFailed):
+            overdue.end(wrong.fault.outcome, wrong.fault.cause, wrong.fault.message, wrong.fault.trace)
+        _LOG.warning("%s; this rank did not notice, and is ended", wrong)
+        reporter.flush()
+        _leaving(host)()
+
+    return leave
 
 
 def _leaving(host: Host) -> Callable[[], None]:
@@ -142,7 +182,7 @@ def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
     if found.manifest is None:
         return _Origin(skipped=skipped)
     if found.manifest not in assignment.checkpoints[: assignment.clones]:
-        return _Origin(step=found.step, folder=folder, skipped=skipped)
+        return _Origin(step=found.step, folder=folder, skipped=skipped, manifest=found.manifest)
     # Another trial's weights: from here on they are a checkpoint of this one, at the step that it has reached.
     source, step = found.manifest, assignment.step
     try:
@@ -152,7 +192,9 @@ def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
         )
     except (StoreError, OSError) as error:
         return _Origin(step=step, skipped=skipped, trouble=error)
-    return _Origin(step=step, folder=folder, cloned=_saved(assignment, copy, source=source), skipped=skipped)
+    return _Origin(
+        step=step, folder=folder, cloned=_saved(assignment, copy, source=source), skipped=skipped, manifest=found.manifest
+    )
 
 
 def _saved(assignment: Assignment, made: checkpoints.SavedCheckpoint, *, source: str | None = None) -> Saved:
@@ -184,46 +226,21 @@ def _finish_saving(writer: CheckpointWriter, trial: int, *, fenced: bool) -> Non
 _Outcome = tuple[Outcome, Cause, str, str]
 
 
-def _train_here(job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object]) -> _Outcome:
-    """A child that the trainable has forked and that comes back from it is no attempt: it ends."""
-    process, status = os.getpid(), 1
-    try:
-        outcome = _train(job, store, trial, reporter, own)
-        if os.getpid() != process:
-            status = int(bool(outcome[3]))
-            sys.stderr.write(outcome[3])
-        return outcome
-    finally:
-        if os.getpid() != process:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-
-def _train(job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object]) -> _Outcome:
+def _train(
+    job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object], group: Group
+) -> _Outcome:
     cut_short = not trial.complete
     if reporter.reply.reason == "":
         try:
-            with own, as_a_script(job.trainable, job.folder):
-                train = load(job, store)
-                if job.enough is not None:
-                    trial.enough_if(find(job.enough, job.folder))
-                train(trial)
-        except TrialEnd:
-            pass
-        except (ReportError, UserError, SpecError) as error:
-            return "failed", "error", one_line(str(error)), ""
-        except CommandFailed as error:
-            return "failed", error.cause, str(error), error.trace
-        except StoreError as error:
-            return _failed("infrastructure", f"the store failed: {error}")
-        except RecordsAway as error:
-            return _failed("infrastructure", one_line(str(error)))
-        except MemoryError as error:
-            return "failed", "infrastructure", "out of memory", user_trace(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is an outcome
-            if not (isinstance(error, SystemExit) and error.code in (None, 0)):  # a script's way to say that it is done
-                return "failed", "error", in_a_line(error), user_trace(error)
+            failure = train(job, store, trial, own)
+            if failure is None:
+                group.finish(trial.step)
+            elif (wrong := group.blamed()) is not None:  # of which it may be the consequence
+                raise wrong
+        except RankFailed as error:
+            return error.fault.outcome, error.fault.cause, error.fault.message, error.fault.trace
+        if failure is not None:
+            return "failed", failure.cause, failure.message, failure.trace
         cut_short = trial.cut_short
     match reporter.reply.reason:
         case ("stopped" | "paused") as outcome if cut_short:

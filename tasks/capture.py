@@ -308,8 +308,9 @@ CAPTURE = Capture()
 
 
 @contextmanager
-def kept_output(store: Store, trial: int, attempt: int, relay: LogRelay) -> Iterator[None]:
-    """Keeps what is printed and logged within the block as an attempt's output; `relay` is told it, too.
+def kept_output(store: Store, trial: int, attempt: int, relay: LogRelay, *, mark: str = "") -> Iterator[None]:
+    """Keeps what is printed and logged within the block as an attempt's output; `relay` is told it, too. `mark` goes before
+    each line.
 
     The block lies in `CAPTURE.on()`. Its end waits for nothing; `KEEPER.finish` does.
     """
@@ -319,12 +320,12 @@ def kept_output(store: Store, trial: int, attempt: int, relay: LogRelay) -> Iter
     def printed(stream: Literal["stdout", "stderr"], text: str, t: float) -> bool:
         if output.full:
             return False
-        line = Line(t=t, stream=stream, text=_clean(text))
+        line = Line(t=t, stream=stream, text=_clean(mark + text))
         relay.add(stream, line.text, t)
         return output.add(line)
 
     def logged(record: logging.LogRecord, text: str) -> None:
-        line = Line(t=record.created, stream="log", text=_clean(text), level=record.levelname, logger=record.name)
+        line = Line(t=record.created, stream="log", text=_clean(mark + text), level=record.levelname, logger=record.name)
         relay.add(record.name, line.text, record.created, record.levelno)
         output.add(line)
 

@@ -9,12 +9,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from regrow.tasks.checkpoints import SavedCheckpoint, discard, save
 from regrow.tasks.disk import size
+from regrow.tasks.errors import UserError
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, Unavailable
+from regrow.tasks.ranks import GroupBroken, Others, PartMissing
 from regrow.tasks.traces import in_a_line
 
 _LOG = logging.getLogger("regrow.trial.checkpoints")
@@ -41,10 +44,16 @@ class _Drop:
 
 
 class CheckpointWriter:
-    """Saves one attempt's checkpoints in the background, one after the other, while training goes on."""
+    """Saves one attempt's checkpoints in the background, one after the other, while training goes on.
 
-    def __init__(self, store: Store, *, trial: int, attempt: int) -> None:
-        self._store, self._trial, self._attempt = store, trial, attempt
+    With `others` each checkpoint has parts of theirs too, and is committed when all of them are durable. They upload only while
+    it is saved here, and never while one is deleted: what a part refers to is there until it is committed.
+    """
+
+    def __init__(self, store: Store, *, trial: int, attempt: int, others: Others | None = None) -> None:
+        self._store, self._trial, self._attempt, self._others = store, trial, attempt, others
+        if others is not None:
+            others.on_trouble(self.troubled)
         self._known: dict[str, int] = {}
         self._mine: set[str] = set()
         self._jobs: deque[_Save | _Drop] = deque()
@@ -55,6 +64,8 @@ class CheckpointWriter:
         self._given_up = threading.Event()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self.broken: GroupBroken | None = None
+        """What kept the others from having their parts of a checkpoint, for good."""
         self._trouble: dict[str, str] = {}
         """Why checkpoints cannot be saved: in the store, or, before that, on the disk of the snapshots."""
         self.on_news: Callable[[], None] = lambda: None
@@ -68,6 +79,9 @@ class CheckpointWriter:
         with self._changed:
             self._changed.wait_for(lambda: not any(isinstance(job, _Save) for job in self._jobs))
             self._put(_Save(folder=folder, step=step))
+
+    def absent(self, step: int, why: str) -> None:
+        """See Snapshots: there is no checkpoint at this step; what others have for it is let go with the next."""
 
     def drop(self, manifests: Collection[str], keep: Collection[str]) -> None:
         """Delete checkpoints as `discard` does, after what was submitted before. Returns at once.
@@ -113,6 +127,8 @@ class CheckpointWriter:
     def give_up(self) -> None:
         """Wait no longer for a store that is out of reach: what is not saved by now is not needed."""
         self._given_up.set()
+        if self._others is not None:
+            self._others.give_up()
 
     def close(self) -> None:
         """Do all that was asked for, then end the thread. Nothing may be asked for afterwards."""
@@ -151,17 +167,25 @@ class CheckpointWriter:
         def attempt() -> SavedCheckpoint:
             try:
                 return save(
-                    self._store, job.folder, trial=self._trial, attempt=self._attempt, step=job.step, known=self._known
+                    self._store, job.folder, trial=self._trial, attempt=self._attempt, step=job.step, known=self._known,
+                    others=None if self._others is None else partial(self._others.parts, job.step),
                 )
             except Unavailable as error:
                 self.troubled("store", f"{error.why}; {self._needs(job)}")
                 raise
 
         try:
+            if self._others is not None:
+                self._others.upload(job.step)
             # Training goes on meanwhile, until the next checkpoint but one: `submit` then waits.
             saved = patiently(attempt, say=_LOG.info, seconds=math.inf, given_up=self._given_up)
+        except GroupBroken as error:
+            self.broken = error
         except Exception as error:  # noqa: BLE001 - whatever it is: the trial goes on, and the caller decides
-            self.troubled("store", f"{in_a_line(error)}; {self._needs(job)}")
+            if isinstance(error, UserError) and self._others is not None:
+                self._others.accuse(error)
+            elif not isinstance(error, PartMissing):
+                self.troubled("store", f"{in_a_line(error)}; {self._needs(job)}")
             with self._changed:
                 self._failed.append(Failed(step=job.step, error=error))
         else:
@@ -183,6 +207,10 @@ class CheckpointWriter:
             gone = discard(self._store, job.manifests, {*job.keep, *self._mine} - set(job.manifests))
             for blob in gone:
                 self._known.pop(blob, None)
+            if self._others is not None:
+                self._others.forget(gone)
         except Exception:  # noqa: BLE001 - deleting may fail as it likes; the trial goes on
             self._known.clear()  # it failed half-way: what may be gone must not count as known
+            if self._others is not None:
+                self._others.forget(None)
             _LOG.warning("could not delete old checkpoints; a sweep will", exc_info=True)

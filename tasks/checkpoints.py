@@ -11,7 +11,7 @@ import logging
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +76,14 @@ def save(
     attempt: int,
     step: int,
     known: MutableMapping[str, int] | None = None,
+    others: Callable[[], Iterable[Part]] | None = None,
 ) -> SavedCheckpoint:
-    """Save the folder as the whole of the attempt's checkpoint at `step`: see `upload` and `commit`."""
-    part = upload(store, folder, trial=trial, attempt=attempt, known=known)
-    return commit(store, [part], trial=trial, attempt=attempt, step=step)
+    """Save the folder as the attempt's checkpoint at `step`: see `upload` and `commit`. `others` waits for the parts of other
+    ranks; None: the folder is the whole of it.
+    """
+    own = upload(store, folder, trial=trial, attempt=attempt, known=known)
+    parts = [own, *(others() if others is not None else ())]
+    return commit(store, parts, trial=trial, attempt=attempt, step=step)
 
 
 def upload(

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from regrow.search.endings import Ending
-from regrow.search.events import Ended, Row, Saved
+from regrow.search.events import Ended, Place, Row, Saved
 from regrow.search.needs import Needs
 from regrow.search.spec import Spec
 
@@ -18,13 +18,15 @@ from regrow.search.spec import Spec
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What all attempts of an experiment share. Sent to each worker once.
 
-    `code` is (store key, sha256) of a pickled trainable, None where `trainable` is an import path. `objective` is the
-    metric's name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given. `ending` and
-    `enough` (an import path) say when a trial has done enough, None for never. `system_metrics`: whether
-    MLflow's monitor is to record the machine's load. `command` stands in the trainable's place where it is not empty;
-    `report` is the file of its reports, relative to its scratch folder, None for none. `stall`: seconds without a report
-    after which an attempt hangs, `trial_seconds`: how long a trial may run, all its attempts together; None for no limit.
-    `event`: what started the run, None if nothing did.
+    `code` is (store key, sha256) of a pickled trainable, None where `trainable` is an import path. `objective` is the metric's
+    name. `every_steps` and `every_seconds` are the rhythm of checkpoints, None where not given. `ending` and `enough` (an
+    import path) say when a trial has done enough, None for never. `system_metrics`: whether MLflow's monitor is to record the
+    machine's load. `command` stands in the trainable's place where it is not empty; `report` is the file of its reports,
+    relative to its scratch folder, None for none. `stall`: seconds without a report after which an attempt hangs,
+    `trial_seconds`: how long a trial may run, all its attempts together; None for no limit. `event`: what started the run, None
+    if nothing did. `grouped`: attempts are groups of workers, or have children, in a placement group, `ranked` that they are of
+    workers; `lease`: seconds of silence after which a worker counts as gone; `reduce_mean`: a group's metrics are the means
+    over its workers, else those of the first.
     """
 
     experiment: str
@@ -43,6 +45,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     stall: float | None = None
     trial_seconds: float | None = None
     event: dict[str, Any] | None = None
+    grouped: bool = False
+    ranked: bool = False
+    reduce_mean: bool = False
+    lease: float = 30.0
 
     @classmethod
     def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
@@ -54,6 +60,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             ending=spec.ending if spec.stop.trial.watches else None, enough=spec.stop.trial.function,
             system_metrics=spec.mlflow.system_metrics, command=spec.command, report=spec.report.file,
             stall=spec.stall, trial_seconds=None if hours is None else hours * 3600, event=spec.event,
+            grouped=spec.resources.grouped, ranked=spec.resources.widths[1] > 1, lease=spec.lease,
+            reduce_mean=spec.resources.reduce == "mean",
         )
 
 
@@ -84,25 +92,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     story: str = ""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """The node of an attempt: its name, for people, its id in the cluster, and what kind of node the cluster calls it.
-
-    `market` ("spot", "on-demand"), `price` (of the whole node, an hour) and `share` (the attempt's part of the node): see Began.
-    All but the name are empty, or None, where there is no cluster, or it does not say.
-    """
-
-    node: str
-    node_id: str = ""
-    node_type: str = ""
-    market: str = ""
-    price: float | None = None
-    share: float = 1.0
-
-
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt runs: where, from which step, in which Prefect task run, and why newer checkpoints were passed over.
 
-    `ago`: seconds since then, as news are gathered before they are sent.
+    `ago`: seconds since then, as news are gathered before they are sent. `others`: where the other workers of a group run, by
+    rank.
     """
 
     place: Place
@@ -110,14 +104,16 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     restored: int = 0
     skipped: tuple[str, ...] = ()
     ago: float = 0.0
+    others: tuple[Place, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """News of an attempt since its last message; an empty one renews the lease.
 
     Sent again after a lost answer, it changes nothing. With `ended` it is the last message; `carry_on` then asks for
-    another trial to run in the same place. `draining` says why the whole node is about to go away, if it is; `trouble` why its
-    checkpoints cannot be saved at present. `urgent`: somebody waits for the answer, so nobody on the way may hold it back.
+    another trial to run in the same place. `draining` says why the whole node is about to go away, if it is, and `draining_node`
+    which one, if it is that of another worker of a group (its id); `trouble` why its checkpoints cannot be saved at present.
+    `urgent`: somebody waits for the answer, so nobody on the way may hold it back.
     """
 
     trial: int
@@ -128,6 +124,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended | None = None
     carry_on: bool = False
     draining: str = ""
+    draining_node: str = ""
     trouble: str = ""
     urgent: bool = False
 

@@ -22,7 +22,7 @@ OVERTIME, MOST_OVERTIME_SECONDS = 0.1, 60.0
 """How long a trial that has had its time may go on to its next report: a tenth of that time, a minute at most."""
 STACKS_SECONDS = 5.0
 """How long telling the stacks may take: what the training hangs in may hold a lock of logging."""
-_CALLER = "/regrow/tasks/attempt.py"
+_CALLER = "/regrow/tasks/training.py"
 """The file that calls the trainable."""
 _LOG = logging.getLogger("regrow.trial")
 
@@ -66,24 +66,33 @@ class Overdue:
         return None
 
     def _end(self, outcome: Outcome, cause: Cause, message: str) -> None:
-        stacks = threading.Thread(target=self._tell_stacks, args=(message,), name="regrow-stacks", daemon=True)
-        stacks.start()
-        stacks.join(STACKS_SECONDS)
+        told = threading.Thread(target=self._tell_stacks, args=(message,), name="regrow-stacks", daemon=True)
+        told.start()
+        told.join(STACKS_SECONDS)
+        self.end(outcome, cause, message)
+
+    def end(self, outcome: Outcome, cause: Cause, message: str, trace: str = "") -> None:
+        """The attempt's last word, and the end of its process, whatever its training does."""
         self._reporter.flush(
             ended=Ended(
                 t=time.time(), trial=self._lease.trial, attempt=self._lease.attempt, outcome=outcome, cause=cause,
-                step=self._reporter.step, message=message,
+                step=self._reporter.step, message=message, trace=trace,
             )
         )
         self._leave()
 
     def _tell_stacks(self, message: str) -> None:
-        ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("regrow-")}
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        frames = sorted(sys._current_frames().items(), key=lambda one: one[0] != self._training)  # noqa: SLF001 - documented, for this
-        names[self._training] = "where it trains"
-        stacks = [f"{names.get(ident, ident)}:\n{_stack(frame)}" for ident, frame in frames if ident not in ours]
-        _LOG.warning("trial %d: %s. What its threads are doing:\n%s", self._lease.trial, message, "\n".join(stacks))
+        told = stacks(self._training)
+        _LOG.warning("trial %d: %s. What its threads are doing:\n%s", self._lease.trial, message, told)
+
+
+def stacks(training: int) -> str:
+    """What the threads of this process are doing, ours left out; first that which trains, by its identifier."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    ours = {ident for ident, name in names.items() if name.startswith("regrow-")}
+    frames = sorted(sys._current_frames().items(), key=lambda one: one[0] != training)  # noqa: SLF001 - documented, for this
+    names[training] = "where it trains"
+    return "\n".join(f"{names.get(ident, ident)}:\n{_stack(frame)}" for ident, frame in frames if ident not in ours)
 
 
 def _stack(frame: FrameType) -> str:

@@ -39,7 +39,7 @@ class Reporter:
         self._arrival, self._arrived = arrival, time.monotonic()
         self._saved = saved
         self._rows: deque[Row] = deque()
-        self._draining = ""
+        self._draining = self._draining_node = ""
         self._training: int | None = None
         self._waiting = False
         self._said = 0.0
@@ -93,6 +93,13 @@ class Reporter:
         self._obey(Reply(reason="preempted", why=why))
         if node:
             self._draining = why  # said with every message from now on: the coordinator may be a new one by then
+        self.hurry()
+
+    def notice_of(self, why: str, node_id: str) -> None:
+        """The same of another rank: its process is about to go away, or its node, if that has an id here."""
+        self._obey(Reply(reason="preempted", why=why))
+        if node_id:
+            self._draining, self._draining_node = why, node_id
         self.hurry()
 
     def _obey(self, reply: Reply) -> None:
@@ -150,6 +157,7 @@ class Reporter:
             ended=ended,
             carry_on=carry_on,
             draining=self._draining,
+            draining_node=self._draining_node,
             trouble=self.trouble(),
             urgent=urgent,
         )

@@ -10,6 +10,7 @@ from regrow.tasks.executor import Carried
 from regrow.tasks.logs import LogRelay
 from regrow.tasks.messages import Assignment, CoordinatorClient, Host, Job, Records, Viewers
 from regrow.tasks.ports import Store
+from regrow.tasks.ranks import Group, GroupBroken
 
 SHORT_SECONDS = 0.05
 """A trial shorter than this makes room for another in its task run: the Prefect server spends 60 ms of CPU on each run."""
@@ -21,9 +22,11 @@ CARRY_SECONDS = 15.0
 
 def run_trial(
     job: Job, assignment: Assignment, coordinator: CoordinatorClient, store: Store, host: Host, records: Records | None = None,
-    *, viewers: Viewers, task_run: str,
+    *, viewers: Viewers, task_run: str, group: Group | None = None,
 ) -> Carried:
     """Runs the assignment as part of a task run, and others after it while they are short; what became of them.
+
+    As rank 0 of a `group` it runs this one alone. Raises GroupBroken as `run_attempt` does.
 
     What they print is shown to people while they run; the last of it comes with the result.
     """
@@ -36,12 +39,17 @@ def run_trial(
 
             def carry_on(begun: float = begun) -> bool:
                 now = time.monotonic()
-                return now - begun < SHORT_SECONDS and now - started < CARRY_SECONDS
+                return group is None and now - begun < SHORT_SECONDS and now - started < CARRY_SECONDS
 
-            with capture.kept_output(store, assignment.trial, assignment.attempt, relay):
-                finished = run_attempt(
-                    job, assignment, coordinator, store, host=host, task_run=task_run, carry_on=carry_on, records=records,
-                )
+            try:
+                with capture.kept_output(store, assignment.trial, assignment.attempt, relay):
+                    finished = run_attempt(
+                        job, assignment, coordinator, store, host=host, task_run=task_run, carry_on=carry_on, records=records,
+                        group=group,
+                    )
+            except GroupBroken:
+                output.KEEPER.finish(OUTPUT_SECONDS)
+                raise
             done.append(finished)
             if finished.reply.next is None:
                 break

@@ -21,6 +21,7 @@ from regrow.search.options import nearest
 from regrow.tasks.command import run_command
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
+from regrow.tasks.own_code import second_name
 from regrow.tasks.ports import Store
 from regrow.tasks.trial import Trial
 
@@ -187,7 +188,7 @@ def _imported(file: Path) -> Any:
     loaded = sys.modules.get(file.stem)
     if loaded is not None and getattr(loaded, "__file__", None) and Path(str(loaded.__file__)).resolve() == file:
         return loaded
-    name = file.stem if loaded is None else f"regrow_trainable_{hashlib.sha256(bytes(file)).hexdigest()[:12]}"
+    name = file.stem if loaded is None else second_name(file)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

@@ -18,11 +18,10 @@ from regrow.search.durations import in_words
 from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
-from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.disk import full, is_full
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.messages import Assignment, Job, Reason
-from regrow.tasks.reporter import Reporter
+from regrow.tasks.ranks import Alone, Order, Ranks, Reports, Snapshots, World
 
 ROOM_SECONDS = 1.0
 """Between two tries to write a snapshot to a disk that is full."""
@@ -50,22 +49,24 @@ class TrialEnd(BaseException):
 class Trial:
     """One attempt at one configuration.
 
-    Attributes: `config`, the parameters, nested as the space is; `number`, counted from 0; `attempt`, counted from 1;
-    `seed`, a 32-bit number that is the same in every attempt; `width`, how many slots' worth of resources the attempt has;
-    `restored`, a local folder with the checkpoint to go on
-    from, or None; `event`, what started this run (a schedule's trigger: new files, another experiment's end, a request), or None;
-    `log`, a logger whose lines appear with the trial in Prefect.
+    Attributes: `config`, the parameters, nested as the space is; `number`, counted from 0; `attempt`, counted from 1; `seed`, a
+    32-bit number that is the same in every attempt; `width`, how many slots' worth of resources the attempt has; `world`, which
+    of the trial's workers this process is (`rank`, `size`, `local_rank`, `local_size`), World(0, 1, 0, 1) where it is the only
+    one; `restored`, a local folder with the checkpoint to go on from, which is only to be read, or None; `event`, what started
+    this run (a schedule's trigger: new files, another experiment's end, a request), or None; `log`, a logger whose lines appear
+    with the trial in Prefect.
     """
 
     def __init__(
         self,
         job: Job,
         assignment: Assignment,
-        reporter: Reporter,
-        writer: CheckpointWriter,
+        reporter: Reports,
+        writer: Snapshots,
         *,
         restored: Path | None,
         restored_step: int,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config: dict[str, Any] = assignment.config
         self.number = assignment.trial
@@ -76,6 +77,10 @@ class Trial:
         self.event = job.event
         self.log = logging.getLogger(f"regrow.trial.{assignment.trial}")
         self._job, self._reporter, self._writer = job, reporter, writer
+        self._ranks: Ranks = ranks or Alone()
+        self.world: World = self._ranks.world
+        self._order = Order()
+        """The last one, where several ranks obey it together."""
         self._step = restored_step
         self._current: int | None = None
         self._most = job.max_steps or MOST_STEPS
@@ -148,7 +153,7 @@ class Trial:
         if self.enough is not None:
             self._limit = self._step
         while True:
-            if self._over() or (self._reporter.reply.leaving and self._saved_step == self._step):
+            if self._over() or (self._alone and self._saved_since_told()):
                 self.cut_short = not self.complete
                 return
             self._current = self._step + 1
@@ -166,26 +171,59 @@ class Trial:
         if os.getpid() != self._pid:
             raise ReportError(_ELSEWHERE.format(self.number))
         self._end_if_over()
-        leaving = self._reporter.reply.leaving
         if self._current is not None and self._step >= self._current:
             raise ReportError(f"trial {self.number} reported twice at step {self._current}; call trial.report once a step")
-        clean = self._clean(metrics)
+        clean = self._ranks.gather(self._step + 1, self._clean(metrics))
         self._step += 1
-        self._reporter.add(Row(self._step, time.time(), clean))
         self._metrics |= clean
-        self._end_early(clean)
-        if checkpoint is not None and (leaving or self._checkpoint_due()):
-            self._snapshot(checkpoint)
-        self._settled = leaving
-        until = self._reporter.reply.until
-        if until is not None and self._step >= until and self._step != self._most:
-            reply = self._reporter.flush()
-            if reply.leaving:  # decided at this very step: the trial goes on from here, not from one later
-                if checkpoint is not None and not reply.unsaved and self._saved_step < self._step:
-                    self._snapshot(checkpoint)
-                self._settled = True
+        order = self._ranks.ordered(lambda: self._first_order(clean, saves=checkpoint is not None))
+        self._obey(order, checkpoint)
+        if order.more:
+            order = self._ranks.ordered(lambda: self._second_order(saves=checkpoint is not None))
+            self._obey(order, checkpoint)
+        self._order = order
         if self._current is None:
             self._end_if_over()
+
+    # ---- what is to be done after a report, which one rank decides for all ------------------------------------------
+
+    def _first_order(self, metrics: dict[str, float | None], *, saves: bool) -> Order:
+        """The step counts from here on."""
+        leaving = self._reporter.reply.leaving
+        self._reporter.add(Row(self._step, time.time(), metrics))
+        self._end_early(metrics)
+        self._settled = leaving
+        until = self._reporter.reply.until
+        more = until is not None and self._step >= until and self._step != self._most
+        return self._made(snapshot=saves and (leaving or self._checkpoint_due()), more=more)
+
+    def _second_order(self, *, saves: bool) -> Order:
+        """A decision was due at this step."""
+        reply, snapshot = self._reporter.flush(), False
+        if reply.leaving:  # decided at this very step: the trial goes on from here, not from one later
+            snapshot = saves and not reply.unsaved and self._saved_step < self._step
+            self._settled = True
+        return self._made(snapshot=snapshot, more=False)
+
+    def _made(self, *, snapshot: bool, more: bool) -> Order:
+        saved = snapshot or self._saved_step == self._step
+        over = self._over_by_now() or (self._reporter.reply.leaving and saved and not self._alone)
+        return Order(snapshot=snapshot, more=more, over=over, reason=self._reporter.reply.reason)
+
+    def _obey(self, order: Order, save: Save | None) -> None:
+        if not order.snapshot:
+            return
+        if save is not None:
+            self._snapshot(save)
+        else:  # of another rank: this one has nothing to add
+            self._writer.submit(Path(tempfile.mkdtemp(prefix="regrow-snapshot-")), self._step)
+
+    @property
+    def _alone(self) -> bool:
+        return self.world.size == 1
+
+    def _saved_since_told(self) -> bool:
+        return self._reporter.reply.leaving and self._saved_step == self._step
 
     def _end_early(self, metrics: Mapping[str, float | None]) -> None:
         """Whether this step was enough, by the experiment's conditions for one trial."""
@@ -200,6 +238,14 @@ class Trial:
             self._limit = self._step
 
     def _over(self) -> bool:
+        """Whether the attempt is to do no more. Several ranks leave together: what came since the last order counts with the
+        next.
+        """
+        if self._alone:
+            return self._over_by_now()
+        return self.complete or self._order.over
+
+    def _over_by_now(self) -> bool:
         if self.complete:
             return True
         if self._reporter.reply.leaving:
@@ -223,8 +269,10 @@ class Trial:
             folder = self._with_room(save)
         except NotSaved as error:
             self.log.warning("trial %d: no checkpoint at step %d: %s", self.number, self._step, error)
+            self._writer.absent(self._step, str(error))
             return
         if folder is None:
+            self._writer.absent(self._step, "it had no room on its disk")
             return
         with self._reporter.awaited():
             self._writer.submit(folder, self._step)

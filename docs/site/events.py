@@ -15,8 +15,8 @@ from regrow.search import events
 
 
 def page() -> str:
-    """Markdown: a section an event, in the order of the union of all events; then what rows and known results are."""
-    types = [*get_args(events.AnyEvent), events.Row, events.Known]
+    """Markdown: a section an event, in the order of the union of all events; then what rows, places and known results are."""
+    types = [*get_args(events.AnyEvent), events.Row, events.Place, events.Known]
     return "\n".join(line for one in types for line in _section(one))
 
 

@@ -61,6 +61,14 @@ class RayCoordinatorClient:
         with suppress(ray.exceptions.RayError):
             (self._relay or self._actor).show.remote(task_run, lines)
 
+    def meet(self, trial: int, attempt: int, address: str = "", *, timeout: float = 0.0) -> str:
+        """See Coordinator.meet. Raises CoordinatorGone."""
+        try:
+            found: str = ray.get(self._actor.meet.remote(trial, attempt, address, timeout))
+        except ray.exceptions.RayError as error:
+            raise CoordinatorGone(str(error)) from error
+        return found
+
     def _relayed(self, progress: Progress) -> Reply | None:
         """The answer that came through the relay; None without one."""
         if not self._name or time.monotonic() < self._again:

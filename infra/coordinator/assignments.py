@@ -28,7 +28,7 @@ def story(trial: TrialRecord, attempt: int) -> str:
         return ""
     before = trial.attempts[attempt - 2]
     why = f" ({before.message})" if before.message else ""
-    where = f" on {before.node}" if before.node else ""
+    where = f" on {before.where}" if before.where else ""
     how = "withdrawn" if before.withdrawn else before.outcome
     told = f"attempt {before.number} was {how}{where}{why}"
     if trial.attempts[attempt - 1].clones and trial.changes:

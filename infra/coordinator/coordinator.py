@@ -19,6 +19,7 @@ from regrow.infra.coordinator.carriers import Carriers
 from regrow.infra.coordinator.claim import Opening, claimed
 from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.coordinator.leases import Awake, Leases
+from regrow.infra.coordinator.meetings import Meetings
 from regrow.infra.coordinator.news import is_impostor, node_of, observe, told_already
 from regrow.infra.coordinator.room import Room, Seen, fits, nodes_of, waiting_long
 from regrow.infra.log.log import Segments, Superseded
@@ -78,6 +79,7 @@ class Coordinator:
         self._looked = self._expired = monotonic()
         self._looking: asyncio.Task[None] | None = None
         self._seen = Seen(fixed=opening.fixed)
+        self._meetings = Meetings()
 
     # ---- for attempts ----------------------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class Coordinator:
         self._troubled(progress)
         if progress.draining:
             node_id = progress.began.place.node_id if progress.began else ""
-            self._leases.mark_draining(attempt.node_id or node_id, progress.draining)
+            self._leases.mark_draining(progress.draining_node or attempt.node_id or node_id, progress.draining)
         observe(ledger, progress, attempt)
         if progress.began is not None:
             self._carriers.began((progress.trial, progress.attempt), progress.began.task_run)
@@ -164,7 +166,7 @@ class Coordinator:
         keep = (*(c.manifest for c in trial.checkpoints.values()), *clones) if drop else ()
         if progress.ended is not None:
             following = None
-            draining = attempt.node_id in self._leases.draining
+            draining = self._leases.draining_of(attempt.nodes) is not None
             if progress.carry_on and attempt.task_run is not None and not draining and fits(history, ledger.starts[:1], attempt):
                 following = ledger.starts.pop(0)
                 self._carriers.give(following, attempt.task_run)
@@ -173,12 +175,17 @@ class Coordinator:
             return Reply(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
         if attempt.leave is not None:
             return Reply(reason="paused", why=attempt.leave, unsaved=trial.clone is not None, drop=drop, keep=keep)
-        if (why := self._leases.draining.get(attempt.node_id)) is not None:
+        if (why := self._leases.draining_of(attempt.nodes)) is not None:
             return Reply(reason="preempted", why=why, drop=drop, keep=keep)
         if (closing := history.closing) is not None:
             return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why, drop=drop, keep=keep)
         return Reply(until=attempt.until, drop=drop, keep=keep)
 
+    async def meet(self, trial: int, attempt: int, address: str, timeout: float) -> str:
+        """Where rank 0 of an attempt waits for the others: said by itself (`address`), asked for by the others ("")."""
+        if address:
+            await self._meetings.hold((trial, attempt), address)
+        return await self._meetings.find((trial, attempt), timeout)
 
     # ---- for the driver --------------------------------------------------------------------------------------------
 
@@ -253,7 +260,7 @@ class Coordinator:
         history = self._ledger.history
         for n in sorted(history.running):
             a = history.trials[n].attempt
-            if a is not None and a.t_began is not None and a.node_id == node_id:
+            if a is not None and a.t_began is not None and node_id in a.nodes:
                 self._forget.append((n, a.number))
                 self._declare_lost(n, a.number, cause="preempted", message="the node was lost")
         self._leases.suspect(

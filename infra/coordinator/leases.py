@@ -120,6 +120,10 @@ class Leases:
         if not drained:
             self.undrained.append((node_id, why))
 
+    def draining_of(self, node_ids: Iterable[str]) -> str | None:
+        """Why the first of these nodes that is about to go away is; None if none is."""
+        return next((why for node_id in node_ids if (why := self.draining.get(node_id)) is not None), None)
+
     def take_undrained(self) -> tuple[tuple[str, str], ...]:
         """Those of which the cluster is to be told now."""
         taken, self.undrained = tuple(self.undrained), []

@@ -41,7 +41,7 @@ def observe(ledger: Ledger, progress: Progress, attempt: Attempt) -> None:
         ledger.record(
             Began(
                 t=now, **lease, **msgspec.structs.asdict(came.place), restored=came.restored, skipped=list(came.skipped),
-                task_run=came.task_run, ago=came.ago,
+                task_run=came.task_run, ago=came.ago, others=list(came.others),
             )
         )
     if rows := [row for row in progress.rows if row.step > trial.step]:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from regrow.search.history import Attempt, History
+from regrow.search.planning.widths import SHRINK_SECONDS, may_narrow
 
 WITHDRAW_SECONDS = 10.0
 """For so long an attempt may begin that has not when all is to end."""
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """How many attempts the cluster has room for now at a time, and how many slots one of them can have at most.
+    """How many slots the cluster has room for now at a time, and how many of them one attempt can have at most.
 
     `spot`: how many of `slots` are on spot machines.
     """
@@ -59,12 +60,14 @@ class Seen:
 def nodes_of(history: History) -> tuple[str, ...]:
     """Ids of the nodes on which attempts run."""
     attempts = (history.trials[number].attempt for number in history.running)
-    return tuple(dict.fromkeys(a.node_id for a in attempts if a is not None and a.node_id))
+    return tuple(dict.fromkeys(node for a in attempts if a is not None for node in a.nodes))
 
 
 def fits(history: History, leases: Sequence[tuple[int, int]], attempt: Attempt) -> bool:
     """Whether these attempts, if there are any, want as much as one has that has ended, on the kind of machine that it ran on."""
     wanted = [history.trials[trial].attempts[number - 1] for trial, number in leases]
+    if history.spec.resources.grouped:
+        return False  # its bundles are gone with it
     return bool(wanted) and all(a.width == attempt.width and a.market in ("", attempt.market or "on-demand") for a in wanted)
 
 
@@ -72,10 +75,13 @@ def waiting_long(history: History, waits: Callable[[int, int], float]) -> list[t
     """Attempts (trial, number) that have been waiting for a machine for so long that the planner may want them to wait no longer,
     and for how many seconds; each once. `waits`: for how long an attempt has, by now.
     """
-    market, found = history.spec.market, list[tuple[int, int, float]]()
-    patience = WITHDRAW_SECONDS if history.closing is not None else market.after if market is not None else None
-    for number in sorted(history.running) if patience is not None else ():
+    market, (least, most), found = history.spec.market, history.spec.resources.widths, list[tuple[int, int, float]]()
+    usual = WITHDRAW_SECONDS if history.closing is not None else market.after if market is not None else None
+    for number in sorted(history.running) if usual is not None or least < most else ():
         a = history.trials[number].attempt
-        if a is not None and a.t_began is None and not a.waited and (waited := waits(number, a.number)) >= (patience or 0.0):
+        if a is None or a.t_began is not None or a.waited:
+            continue
+        patience = SHRINK_SECONDS if history.closing is None and may_narrow(history, a) else usual
+        if patience is not None and (waited := waits(number, a.number)) >= patience:
             found.append((number, a.number, round(waited, 3)))
     return found

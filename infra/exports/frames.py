@@ -63,7 +63,7 @@ def trials(found: Rows, places: Places | None = None) -> Table:
         ("started", "time", (t.attempts[0].t_started if t.attempts else None for t in shown)),
         ("ended", "time", (_ended(t) for t in shown)),
         ("seconds", "number", (_seconds(t) for t in shown)),
-        ("node", "text", (next((a.node for a in reversed(t.attempts) if a.node), None) for t in shown)),
+        ("node", "text", (next((a.where for a in reversed(t.attempts) if a.where), None) for t in shown)),
         ("reason", "text", ((t.attempts[-1].message or None) if t.attempts else None for t in shown)),
         ("checkpoint", "text", (summaries.checkpoint(history, t, places) for t in shown)),
     ]

@@ -198,7 +198,7 @@ class _Trials:
 
     def _attributes(self, trial: TrialRecord, step: int) -> dict[str, Json]:
         last = trial.attempts[-1] if trial.attempts else None
-        nodes = [a.node for a in trial.attempts if a.node]
+        nodes = [a.where for a in trial.attempts if a.where]
         found: dict[str, Any] = {
             "regrow.state": trial.state.value,
             "regrow.attempts": len(trial.attempts),

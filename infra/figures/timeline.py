@@ -199,7 +199,7 @@ def _losses(made: Figure, history: History, time: Clock, lanes: dict[tuple[int, 
             if attempt.message:
                 text += f"<br>{safe(attempt.message)}"
             if after is not None and after.t_began is not None:
-                text += f"<br>went on after {_said(after.t_began - end)} on {safe(after.node)}, from step {after.from_step + 1}"
+                text += f"<br>went on after {_said(after.t_began - end)} on {safe(after.where)}, from step {after.from_step + 1}"
                 ways += [(x, y), (time.at(after.t_began) / unit, lanes[trial.number, after.number]), (None, None)]
             marks.append((x, y, trial.number, text))
     if ways:

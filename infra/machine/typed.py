@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from regrow.tasks import own_code
 from regrow.tasks.variables import put_back
 
 _OWN = ("PREFECT_", "RAY_", "REGROW_STATION")
@@ -35,6 +36,11 @@ class Typed:
         if self.folder is not None:
             with suppress(OSError):  # of another machine
                 os.chdir(self.folder)
+
+    def inherited(self) -> dict[str, str]:
+        """The same as variables of a process that is to be started; what is gone here is still there."""
+        there = {name: value for name, value in self.variables.items() if value is not None}
+        return there if self.folder is None else {**there, own_code.WORK: self.folder}
 
 
 def _counts(name: str) -> bool:

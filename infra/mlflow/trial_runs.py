@@ -252,7 +252,7 @@ class Runs:
         closed = history.closed is not None
         status: RunStatus = _STATUS.get(trial.state, "KILLED" if closed else "RUNNING")
         ended = [a.t_ended for a in trial.attempts if a.t_ended is not None]
-        nodes = [a.node for a in trial.attempts if a.node]
+        nodes = [a.where for a in trial.attempts if a.where]
         tags = {"regrow.state": trial.state.value, "regrow.attempts": str(len(trial.attempts))}
         tags |= self._born.get(trial.number, {}) | self._decisions.get(trial.number, {})
         if nodes:

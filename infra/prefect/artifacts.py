@@ -124,9 +124,9 @@ def _losses(history: History) -> list[str]:
                 then = ""
                 if following is not None and following.t_began is not None and attempt.t_ended is not None:
                     start = f"after step {following.from_step}" if following.from_step else "from the beginning"
-                    then = f"{start}, {max(0.0, following.t_began - attempt.t_ended):.1f} s later, on {following.node}"
+                    then = f"{start}, {max(0.0, following.t_began - attempt.t_ended):.1f} s later, on {following.where}"
                 rows.append(
-                    (trial.number, attempt.number, attempt.outcome, attempt.node or "", attempt.to_step, attempt.message, then)
+                    (trial.number, attempt.number, attempt.outcome, attempt.where or "", attempt.to_step, attempt.message, then)
                 )
     if not rows:
         return []

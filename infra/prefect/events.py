@@ -117,7 +117,8 @@ class PrefectEvents:
     def _opened(self, event: Opened) -> list[PrefectEvent]:
         history = self.history
         first = history.sessions == 1
-        told = f"{history.total} trials, up to {event.slots} at a time" if first else f"goes on: {self.standing}"
+        what = " workers" if history.spec.resources.widths[1] > 1 else ""
+        told = f"{history.total} trials, up to {event.slots}{what} at a time" if first else f"goes on: {self.standing}"
         payload = {"trials": history.total, "slots": event.slots, "session": history.sessions}
         name = "regrow.experiment.started" if first else "regrow.experiment.resumed"
         return [self._made(event.t, line=told, event=name, payload=payload)]
@@ -132,8 +133,9 @@ class PrefectEvents:
             return skipped
         start = f"after step {event.restored}, from its checkpoint" if event.restored else "from the beginning"
         seconds = round(max(0.0, event.t - since), 3)
-        told = f"trial {event.trial} goes on as attempt {event.attempt} on {event.node}, {start} ({seconds:.1f} s later)"
-        payload = {"attempt": event.attempt, "step": event.restored, "seconds": seconds, "node": event.node}
+        where = self.history.trials[event.trial].attempts[-1].where
+        told = f"trial {event.trial} goes on as attempt {event.attempt} on {where}, {start} ({seconds:.1f} s later)"
+        payload = {"attempt": event.attempt, "step": event.restored, "seconds": seconds, "node": where}
         return [
             *skipped,
             self._made(event.t, line=told, event="regrow.trial.recovered", trial=event.trial, payload=payload),
@@ -162,7 +164,7 @@ class PrefectEvents:
         trial = history.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
         payload = {
-            "attempt": event.attempt, "step": event.step, "cause": event.cause, "message": event.message, "node": attempt.node,
+            "attempt": event.attempt, "step": event.step, "cause": event.cause, "message": event.message, "node": attempt.where,
         }
         why = f": {event.message}" if event.message else ""
         if trial.state is TrialState.FAILED:
@@ -170,7 +172,7 @@ class PrefectEvents:
             line = {"line": told, "level": logging.ERROR, "event": "regrow.trial.failed"}
         elif event.outcome in ("lost", "failed", "preempted"):
             self._down[event.trial] = event.t
-            where = f" on {attempt.node}" if attempt.node else ""
+            where = f" on {attempt.where}" if attempt.where else ""
             told = f"trial {event.trial}, attempt {event.attempt}{where}: {event.outcome} at step {event.step}{why}"
             name = "regrow.trial.preempted" if event.outcome == "preempted" else "regrow.trial.lost"
             line = {"line": told, "level": logging.WARNING, "event": name}

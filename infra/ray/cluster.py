@@ -21,6 +21,7 @@ from regrow.infra.machine.processes import Guard
 from regrow.infra.machine.surroundings import short_tmp
 from regrow.infra.ray import private
 from regrow.infra.ray.start import as_we_want
+from regrow.tasks import own_code
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.variables import put, put_back
 
@@ -113,6 +114,7 @@ def connect(
         return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
     mark = secrets.token_hex(8)
     settings = {**_LOCAL_SETTINGS, **(_KEPT if keep_idle else {})}
+    settings[private.SETUP_HOOK] = own_code.INSTALL
     undo = {} if target else put({**settings, **short_tmp(os.environ), **_token(), _MARK: mark})
     undo |= put(_IN_A_JOB) if target else {}
     undo[_BREAKPOINT] = os.environ.get(_BREAKPOINT)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.machine import descendants
 from regrow.infra.ray.nodes import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
-from regrow.tasks.messages import Place
+from regrow.search.events import Place
+from regrow.search.needs import Bundle
 
 NODE_TYPES = ("regrow.io/instance-type", "node.kubernetes.io/instance-type", "ray.io/node-group")
 """The labels that say what kind of node it is, the most exact one first. By the last one launchers (Ray's own, KubeRay) say of
@@ -23,8 +25,14 @@ LOOK_SECONDS = 5.0
 """Between two looks for what dead workers left: it takes some milliseconds, and there are trials of one."""
 
 
+@dataclass(frozen=True, kw_only=True)  # without slots, which make another class of it: super() would not know that
 class RayHost(NodeNotices):
-    """Name and id of the node, the notices that it is about to go away, the processes of the worker. Goes to the workers."""
+    """Name and id of the node, the notices that it is about to go away, the processes of the worker. Goes to the workers.
+
+    `bundles`: what the worker has of its node where that is in a placement group, whose resources have names of their own.
+    """
+
+    bundles: tuple[Bundle, ...] = ()
 
     def place(self) -> Place:
         """See Host."""
@@ -35,7 +43,7 @@ class RayHost(NodeNotices):
         price = _price(labels.get(PRICE, ""))
         return Place(
             platform.node(), there.get_node_id(), next((labels[name] for name in NODE_TYPES if labels.get(name)), ""),
-            market=labels.get(MARKET_LABEL, ""), price=price, share=1.0 if price is None else _share(there),
+            market=labels.get(MARKET_LABEL, ""), price=price, share=1.0 if price is None else _share(there, self.bundles),
         )
 
     @contextmanager
@@ -70,12 +78,15 @@ def _price(text: str) -> float | None:
     return price if 0 <= price < math.inf else None
 
 
-def _share(here: Any) -> float:
+def _share(here: Any, bundles: Sequence[Bundle]) -> float:
     """The part of this node that a task has: the largest of its parts of what the node has."""
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # ray's
     node: dict[str, float] = next((node["Resources"] for node in nodes if node["NodeID"] == here.get_node_id()), {})
     assigned: dict[str, float] = here.get_assigned_resources()
+    if bundles:
+        names = dict.fromkeys(name for bundle in bundles for name in bundle)
+        assigned = {name: math.fsum(bundle.get(name, 0.0) for bundle in bundles) for name in names}
     parts = [amount / node[name] for name, amount in assigned.items() if node.get(name, 0.0) > 0 and not name.startswith("node:")]
     return min(1.0, max(parts, default=1.0))

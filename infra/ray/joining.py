@@ -13,10 +13,10 @@ from regrow.infra.ray import cluster, scaling
 from regrow.infra.state.experiments import make_importable
 from regrow.search import samplers
 from regrow.search.errors import SpecError
-from regrow.search.needs import room
 from regrow.search.spec import Spec
+from regrow.tasks import own_code
 
-TRIAL_ENV: Mapping[str, Any] = {"env_vars": {"REGROW_TRIAL": "1"}}
+TRIAL_ENV: Mapping[str, Any] = {"env_vars": {own_code.TRIAL: "1"}}
 """The runtime environment of trials. Ray keeps its worker processes apart from those of other tasks and actors: so the
 processes that were warmed up for trials are not taken by the coordinator and the recorder (2 s to the first report)."""
 
@@ -28,11 +28,12 @@ def join(spec: Spec) -> Iterator[cluster.Cluster]:
     """The Ray cluster within the block, with what the workers of `spec` need; one that this process joined before stays."""
     import ray
 
-    before = ray.is_initialized()
-    remote = bool(os.environ.get("RAY_ADDRESS")) and spec.working_dir is not None
-    shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]} if remote else None
+    before, shipped = ray.is_initialized(), None
+    if os.environ.get("RAY_ADDRESS") and spec.working_dir is not None:
+        shipped = {"working_dir": spec.working_dir, "excludes": [".git", ".venv", ".regrow"]}
+        shipped |= {"worker_process_setup_hook": own_code.INSTALL}
     try:
-        yield cluster.connect(env=environment(spec), runtime_env=shipped)
+        yield cluster.connect(env={**environment(spec), **code(spec)}, runtime_env=shipped)
     finally:
         if not before:
             cluster.disconnect()
@@ -48,25 +49,31 @@ def environment(spec: Spec) -> dict[str, str]:
     return env
 
 
-def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
-    """How many attempts may run at a time: as was said, else as many as the cluster has room for now.
+def code(spec: Spec) -> dict[str, str]:
+    """The variable that tells workers where the trainable's code is: in its folder, or wherever Ray has shipped that to."""
+    return own_code.told(spec.trainable, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
 
-    Raises SpecError if no node can hold a single one, unless somebody has said how many and the cluster is the user's own: that
+
+def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
+    """How many slots attempts may have at a time: as was said, else as many as the cluster has room for now.
+
+    Raises SpecError if it has no room for a single one, unless somebody has said how many and the cluster is the user's own: that
     may grow as soon as something waits.
     """
     nodes = ray_cluster.nodes()
-    present, most = room(spec.resources.needs(), nodes), scaling.most(spec)
+    present, most = spec.resources.shape.slots(nodes), scaling.most(spec)
     if present == 0 and (ray_cluster.local or most is None):
         raise _no_room(spec, nodes, local=ray_cluster.local)
     return most or present  # a specification that asks for nothing has a concurrency
 
 
 def shortage(spec: Spec, ray_cluster: cluster.Cluster) -> str | None:
-    """What to tell people if no node can hold a trial now; None if one can."""
+    """What to tell people if the cluster has no room for a trial now; None if it has."""
     nodes = ray_cluster.nodes()
-    if room(spec.resources.needs(), nodes):
+    if spec.resources.shape.slots(nodes):
         return None
-    return f"No node of the cluster can hold a trial now, which needs {_asked(spec)}: they wait for one. {_have(nodes)}."
+    nowhere = "The cluster has no room for" if spec.resources.grouped else "No node of the cluster can hold"
+    return f"{nowhere} a trial now, which needs {_asked(spec)}: they wait for one. {_have(nodes)}."
 
 
 def check_room(spec: Spec) -> None:
@@ -74,12 +81,18 @@ def check_room(spec: Spec) -> None:
     here = capacity.resources()
     if here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
         return
-    if room(spec.resources.needs(), [here]) == 0:
+    if spec.resources.shape.slots([here]) == 0:
         raise _no_room(spec, [here], local=True)
 
 
 def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]], *, local: bool) -> SpecError:
-    problem = f"no node of the cluster can hold a trial that needs this; {_have(nodes)}"
+    wanted = spec.resources
+    least = wanted.widths[0]
+    group = f" of {least} workers" if least > 1 else ""
+    if wanted.children is not None:
+        group += f" with {wanted.children.count} bundle{'s' * (wanted.children.count > 1)} of children"
+    there = f"the cluster has no room for a trial{group}" if wanted.grouped else "no node of the cluster can hold a trial"
+    problem = f"{there} that need{'s' * (least == 1)} this; {_have(nodes)}"
     hint = "ask for less, or add a node that has it"
     if not local:
         hint += f"; if the cluster grows by itself, say how many trials may run at a time: concurrency, or {scaling.SLOTS}"
@@ -87,7 +100,10 @@ def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]], *, local: bool) -
 
 
 def _asked(spec: Spec) -> dict[str, Any]:
-    return {name: amount for name, amount in spec.resources if amount}
+    asked = spec.resources.model_dump(mode="json", exclude={"reduce"})
+    if asked["children"] is not None:
+        asked["children"] = {name: amount for name, amount in asked["children"].items() if amount}
+    return {name: amount for name, amount in asked.items() if amount}
 
 
 def _have(nodes: Sequence[Mapping[str, float]]) -> str:

@@ -16,7 +16,7 @@ import ray
 
 from regrow.infra.coordinator.room import Room
 from regrow.infra.ray import cluster, private, scaling
-from regrow.search.needs import Needs, room, widest
+from regrow.search.needs import Needs, Shape
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
@@ -110,8 +110,8 @@ class Nodes:
             found.update(NOT_SPOT)
         return found or None
 
-    def room(self, needs: Needs) -> Room:
-        """For how many attempts that need this there is room.
+    def room(self, shape: Shape) -> Room:
+        """For how many slots of attempts like this there is room.
 
         Nodes that are about to go away do not count, but for this one: all ends with it.
         """
@@ -120,7 +120,7 @@ class Nodes:
             there = [node for key, node in self._alive.items() if key not in leaving]
         nodes = [node["Resources"] for node in there]
         spot = [node["Resources"] for node in there if _market(node) == "spot"]
-        return Room(slots=room(needs, nodes), widest=max(1, widest(needs, nodes)), spot=room(needs, spot))
+        return Room(slots=shape.slots(nodes), widest=shape.widest(nodes), spot=shape.slots(spot))
 
     def use(self, node_ids: Collection[str]) -> None:
         """Attempts run on these nodes now."""
@@ -138,7 +138,7 @@ class Nodes:
         """Ids of the nodes that are, or were, and are large enough; under the lock."""
         needed = tuple(sorted(needs.of_node().items()))
         if needed not in self._fitting:
-            self._fitting[needed] = {key for key, node in self._known.items() if needs.fitting(node["Resources"])}
+            self._fitting[needed] = {key for key, node in self._known.items() if needs.may_use(node["Resources"])}
         return self._fitting[needed]
 
     def _run(self, done: threading.Event) -> None:

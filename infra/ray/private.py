@@ -19,6 +19,9 @@ from typing import Any
 _HERE = Path(__file__).parent
 PREEMPTION = 2
 """The reason for which a node is drained, by its number in Ray's protocol, where a number never changes its meaning."""
+SETUP_HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+"""The variable in which workers find what to call as they start. The documented way, `worker_process_setup_hook`, is a runtime
+environment of the whole job: of the processes that Ray starts beforehand our actors could take none."""
 
 _FIND = """
 import sys

@@ -10,7 +10,7 @@ from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
 SLOTS = "REGROW_SLOTS"
-"""How many trials the cluster may have room for at most."""
+"""How many trials the cluster may have room for at most or, of trials of several workers, how many workers."""
 MARKETS = "REGROW_MARKETS"
 """Which kinds of machines it may have, by Ray's names: "spot,on-demand"."""
 
@@ -32,17 +32,18 @@ def with_market(spec: Spec) -> Spec:
 
 
 def most(spec: Spec) -> int | None:
-    """How many attempts are to run at a time whatever the cluster has room for now; None: as many as that.
+    """How many slots attempts are to have at a time whatever the cluster has room for now; None: as many as that.
 
-    Raises UserError for a variable that is no number.
+    They are enough for one attempt. Raises UserError for a variable that is no number.
     """
+    least, most = spec.resources.widths
     if spec.concurrency is not None:
-        return spec.concurrency
+        return spec.concurrency * most
     if not (text := os.environ.get(SLOTS, "")):
         return None
     if not (text.isdecimal() and int(text) > 0):
         raise UserError(f"{SLOTS}={text!r} is not a whole number from 1: say how many trials may run at a time, or unset it")
-    return int(text)
+    return max(int(text), least)
 
 
 def markets() -> frozenset[str]:

@@ -110,7 +110,7 @@ def _attempt(history: History, trial: TrialRecord, attempt: Attempt, traces: dic
         place = None
     seconds = _seconds(history, attempt)
     return {
-        "number": attempt.number, "node": attempt.node or "", "begun": attempt.t_began is not None,
+        "number": attempt.number, "node": attempt.where or "", "begun": attempt.t_began is not None,
         "outcome": attempt.outcome or ("running" if trial.state is TrialState.RUNNING else "lost"), "cause": attempt.cause,
         "from": attempt.from_step, "to": attempt.to_step, "seconds": None if seconds is None else round(seconds, 3),
         "message": attempt.message or attempt.stop or attempt.leave or "", "trace": place,

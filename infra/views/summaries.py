@@ -163,7 +163,7 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
                 "outcome": a.outcome or ("running" if trial.state is TrialState.RUNNING else "lost"),
                 "from_step": a.from_step,
                 "to_step": a.to_step,
-                "node": a.node,
+                "node": a.where,
                 "node_type": a.node_type,
                 "slot_seconds": round(a.slot_seconds(history.t_last), 3),
                 "price_per_hour": a.price,

@@ -102,7 +102,7 @@ class TrialLogs:
 
 
 def _began(attempt: Attempt) -> Line:
-    where = f" on {attempt.node}" if attempt.node else ""
+    where = f" on {attempt.where}" if attempt.where else ""
     start = f"goes on after step {attempt.from_step}" if attempt.from_step else "from the beginning"
     told = f"attempt {attempt.number}{where}, {start}" if attempt.t_began is not None else f"attempt {attempt.number} never began"
     return Line(t=attempt.t_began or attempt.t_started, stream="regrow", text=told)

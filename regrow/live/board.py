@@ -155,15 +155,16 @@ class Board:
             case Opened():
                 return self._opened(event, silent)
             case Capacity():
-                return [words.capacity(event.slots)]
-            case Started() if event.market and event.attempt > 1 and history.trials[event.trial].attempts[-2].withdrawn:
-                return [words.moved(history.trials[event.trial])]
+                return [words.capacity(history)]
+            case Started() if event.attempt > 1 and (last := history.trials[event.trial].attempts[-2]).withdrawn:
+                moved = event.market or last.narrower
+                return [words.moved(history.trials[event.trial])] if moved else []
             case Began():
                 self.began = True
-                self.nodes.add(event.node)
+                self.nodes |= {event.node, *(other.node for other in event.others)}
                 self.heard[event.trial] = event.t
                 self.leaders.rewound(event.trial)
-                loss = self.incidents.began(event, again)
+                loss = self.incidents.began(event, history.trials[event.trial].attempts[-1], again)
                 return [] if loss is None else [words.recovery(loss)]
             case Ended():
                 return self._ended(event)

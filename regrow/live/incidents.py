@@ -78,7 +78,7 @@ class Incidents:
             last.lost.add(event.trial)
             return None
         loss = Loss(
-            t=event.t, trial=event.trial, outcome=event.outcome, cause=event.cause, node=attempt.node, step=trial.step,
+            t=event.t, trial=event.trial, outcome=event.outcome, cause=event.cause, node=attempt.where, step=trial.step,
             message=event.message, final=trial.state.final,
         )
         alike = (one for one in self.kept if isinstance(one, Loss) and one.final and one.outcome == loss.outcome)
@@ -98,7 +98,7 @@ class Incidents:
                 self._open[trial] = incident
                 break
 
-    def began(self, event: Began, lost_steps: int) -> Loss | None:
+    def began(self, event: Began, attempt: Attempt, lost_steps: int) -> Loss | None:
         """An attempt began, with which `lost_steps` are to be done again; the loss that it makes good, None for none."""
         for incident in reversed(self.kept):
             if isinstance(incident, Absence):
@@ -108,7 +108,7 @@ class Incidents:
         loss = self._open.pop(event.trial, None)
         if loss is not None:
             loss.back_s = max(0.0, event.t - loss.t)
-            loss.back_node, loss.back_step, loss.again = event.node, event.restored, lost_steps
+            loss.back_node, loss.back_step, loss.again = attempt.where, event.restored, lost_steps
             if not loss.revived:  # that long the user took
                 self._waits.append(loss.back_s)
         return loss

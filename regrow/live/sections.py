@@ -51,7 +51,7 @@ def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section |
         attempts = [trial.attempts[-1] for trial in trials]
         metrics = _metrics(history, trials)
         again = ["" if attempt.number == 1 else str(attempt.number) for attempt in attempts]
-        nodes = [one_line(attempt.node or "") for attempt in attempts] if len(board.nodes) > 1 else []
+        nodes = [one_line(attempt.where or "") for attempt in attempts] if len(board.nodes) > 1 else []
         wide = ["" if attempt.width == 1 else str(attempt.width) for attempt in attempts]
         columns = [
             Column(title=title, cells=[str(trial.number) for trial in trials], right=True),

@@ -31,9 +31,10 @@ def loss(one: Loss) -> str:
     return f"trial {one.trial} {lost(one)}"
 
 
-def capacity(slots: int) -> str:
+def capacity(history: History) -> str:
     """The cluster has become larger or smaller."""
-    now = f"room for {slots} trial{ends(slots)} at a time now" if slots else "no room for a trial now: they wait for a node"
+    slots, what = history.slots, "worker" if history.spec.resources.widths[1] > 1 else "trial"
+    now = f"room for {slots} {what}{ends(slots)} at a time now" if slots else "no room for a trial now: they wait for a node"
     return f"the cluster has {now}"
 
 
@@ -89,8 +90,10 @@ def start(span: float, market: str = "") -> str:
 
 
 def moved(trial: TrialRecord) -> str:
-    """An attempt waited for a machine in vain, and its trial asks for another kind."""
+    """An attempt waited for a machine in vain, and its trial asks for another kind, or for fewer."""
     last, before = trial.attempts[-1], trial.attempts[-2]
+    if before.narrower:
+        return f"trial {trial.number} asks for {last.width} worker{ends(last.width)}: {one_line(before.message)}"
     return f"trial {trial.number} asks for {kind(last.market)}: {one_line(before.message)}"
 
 

@@ -29,6 +29,7 @@ from regrow.search.events import (
     Started,
     Waited,
 )
+from regrow.search.history.price import prices_of
 from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.history.story import story
 from regrow.search.history.view import View
@@ -147,10 +148,8 @@ class History(View):
         attempt.market = sys.intern(event.market)
         self.found[event.market or "on-demand"] = event.t
         self.waiting.pop(trial.number, None)
-        attempt.price = self.spec.price_per_hour
-        attempt.node_price = event.price
-        if event.price is not None:
-            attempt.price = event.price * event.share / attempt.width
+        attempt.others = tuple(event.others)
+        attempt.price, attempt.node_price = prices_of(event, attempt.width, self.spec.price_per_hour)
         attempt.from_step = attempt.to_step = event.restored
         before = trial.best
         for number, steps in trial.curve.rewind(event.restored):
@@ -242,7 +241,8 @@ class History(View):
             attempt.t_ended = max(self._clock.cut, attempt.t_began or attempt.t_started)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
-        if attempt.withdrawn:
+        attempt.narrower = event.narrower
+        if attempt.withdrawn and not attempt.narrower:
             trial.in_vain = attempt.market, event.t
         self.waiting.pop(trial.number, None)
         # The same for a thousand trials where one bug fails them all: kept once.

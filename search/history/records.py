@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.search.curve import Curve
-from regrow.search.events import Created, Opened, Outcome, Saved
+from regrow.search.events import Created, Opened, Outcome, Place, Saved
 from regrow.search.lifecycle import HELD, AttemptState, Leave, TrialState
 from regrow.search.spec import Spec
 
@@ -24,6 +24,8 @@ class Attempt:
     t_ended: float | None = None
     node: str | None = None
     node_id: str = ""
+    others: tuple[Place, ...] = ()
+    """Where the other workers of a group run, by rank."""
     task_run: str | None = None
     from_step: int = 0
     to_step: int = 0
@@ -45,7 +47,7 @@ class Attempt:
     message: str = ""
     trace: str = ""
     width: int = 1
-    """Slots' worth of resources that it has."""
+    """Slots' worth of resources that it has; of a group: its workers."""
     checkpoints: list[str] = field(default_factory=list)
     """Manifests that it may restore, newest first."""
     clones: int = 0
@@ -55,16 +57,31 @@ class Attempt:
     wasted_s: float = 0.0
     """Slot-seconds that led to nothing: from its last step that still counts to its end."""
     price: float | None = None
-    """What a slot costs an hour: its part of what its node tells, else by the specification when it began; None where that had no
+    """What a slot costs an hour: its part of what its nodes tell, else by the specification when it began; None where that had no
     price."""
     node_price: float | None = None
-    """What its whole node costs an hour, as that tells; None where it does not."""
+    """What its nodes cost an hour as a whole, those that tell; None where none does."""
     cost: float | None = None
     """What it has cost; None where there is no price, and until it has ended."""
     node_type: str = ""
     """What kind of node it runs on, as the cluster calls it; empty where it does not say."""
     saved: int = 0
     """The step of its last checkpoint, also if that was dropped since."""
+    narrower: bool = False
+    """Whether it waited in vain for so many workers, and the trial goes on with fewer."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Ids of the nodes that it runs on, its own first; those that are known."""
+        return tuple(dict.fromkeys(node for node in (self.node_id, *(other.node_id for other in self.others)) if node))
+
+    @property
+    def where(self) -> str | None:
+        """Its nodes for people, with how many of its workers are there: "a", "a x2", "a x2, b"; None until it began."""
+        if not self.others:
+            return self.node
+        counts = Counter([self.node or "?", *(other.node for other in self.others)])
+        return ", ".join(node if count == 1 else f"{node} x{count}" for node, count in counts.items())
 
     def slot_seconds(self, now: float) -> float:
         """Seconds for which it had its slots, times their number; from its beginning on a node until it ended, or until `now`

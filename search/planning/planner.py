@@ -36,6 +36,7 @@ from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
 from regrow.search.planning.scheduling import Scheduling, theirs, until
 from regrow.search.planning.stopping import why_enough
+from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers import Sampler
 from regrow.search.schedulers import SchedulerPort, Verdict, Widening
 
@@ -133,9 +134,12 @@ class Planner:
         for number, waited in self.history.waiting.items():
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]
-            if (why := why_withdrawn(self.history, attempt.market, waited)) is not None:
+            narrower = may_narrow(self.history, attempt) and self.history.closing is None
+            why = why_narrower(attempt, waited) if narrower else why_withdrawn(self.history, attempt.market, waited)
+            if why is not None:
                 return Ended(
                     t=now, trial=number, attempt=attempt.number, outcome="paused", step=trial.step, message=why, by="planner",
+                    narrower=narrower,
                 )
         return None
 
@@ -220,7 +224,7 @@ class Planner:
 
     def _start(self, now: float, *, complete: bool) -> AnyEvent | None:
         history = self.history
-        if history.occupied >= history.slots:
+        if not has_room(history):
             return None
         number = self._next_waiting()
         if number is None and history.held:
@@ -248,7 +252,7 @@ class Planner:
 
     def _started(self, now: float, trial: TrialRecord) -> Started:
         history, scheduler = self.history, self._scheduler
-        wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else 1
+        wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else None
         others = trial.clone.manifests if trial.clone is not None else []
         own = [c.manifest for step, c in sorted(trial.checkpoints.items(), reverse=True) if step >= trial.stale]
         return Started(
@@ -257,7 +261,7 @@ class Planner:
             avoid_spot=history.spec.market is None and trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
             market=following(history, trial, now),
             clones=len(others),
-            width=max(1, min(wanted, history.slots - history.occupied, history.widest)),
+            width=width_of(history, trial, wanted),
         )
 
     def _propose(self, now: float, number: int) -> Proposed | None:

@@ -11,6 +11,7 @@ from regrow.search.events import AnyEvent, Capacity, Created, Decided, Ended, Op
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
+from regrow.search.planning.widths import widest
 from regrow.search.schedulers import (
     FINAL,
     Candidate,
@@ -62,10 +63,8 @@ class Scheduling:
 
     def _news(self, event: AnyEvent) -> Iterator[News]:
         match event:
-            case Opened():
-                yield Opening(slots=event.slots, widest=event.widest or event.slots)
-            case Capacity():
-                yield Opening(slots=event.slots, widest=event.widest)
+            case Opened() | Capacity():
+                yield Opening(slots=self._history.slots, widest=widest(self._history))
             case Proposed():
                 yield Candidate(trial=event.trial, config=event.config, state=event.state)
             case Started():

@@ -1,8 +1,8 @@
 """A simulated experiment: the same planner, under a virtual clock, over an objective that is known beforehand.
 
 Hours of an experiment take seconds, and the same arguments give the same log, event by event. Workers are machines with one
-slot each; a trace says when each of them is there. What runs on one that goes away is lost and goes on elsewhere from its
-last checkpoint, as it would in earnest.
+slot each, of which an attempt has as many as it is wide; a trace says when each of them is there. What runs on one that goes
+away is lost and goes on elsewhere from its last checkpoint, as it would in earnest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from regrow.search.endings import Endings
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Outcome, Reported, Row, Saved, Started
+from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Outcome, Reported, Row, Saved, Started, Waited
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.planning.planner import Planner, seed_for
+from regrow.search.planning.widths import SHRINK_SECONDS
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 
@@ -175,6 +176,15 @@ class Simulation:
         self.events.append(event)
         if isinstance(event, Started):
             self._waiting.append(event)
+            if event.width > self.spec.resources.widths[0] and self.spec.resources.grouped:
+                self._at(self.now + SHRINK_SECONDS, partial(self._waited, event))
+        elif isinstance(event, Ended) and event.narrower:
+            self._waiting = [started for started in self._waiting if started.trial != event.trial]
+
+    def _waited(self, started: Started) -> None:
+        """A group for which there are still too few machines."""
+        if started in self._waiting and self.history.closing is None:
+            self.tell(Waited(t=self.now, trial=started.trial, attempt=started.attempt, seconds=SHRINK_SECONDS))
 
     def _machine(self, number: int) -> Availability:
         return self.availability[number % len(self.availability)] if self.availability else ALWAYS

@@ -54,7 +54,8 @@ class Candidate:
 class Opening:
     """A session began, or the cluster has become larger or smaller.
 
-    `slots`: attempts of width 1 that may run at a time, 0 while there is room for none; `widest`: those that fit on one node.
+    `slots`: attempts of width 1, or workers of groups, that may run at a time, 0 while there is room for none; `widest`: those
+    that fit on one node, or that one group may have.
     """
 
     slots: int

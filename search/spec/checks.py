@@ -10,7 +10,7 @@ from regrow.search.errors import SpecError
 from regrow.search.options import chosen
 from regrow.search.space import Constant
 from regrow.search.spec.command import check as check_command
-from regrow.search.spec.parts import IMPORT_PATH
+from regrow.search.spec.parts import IMPORT_PATH, Bundled
 
 if TYPE_CHECKING:
     from regrow.search.spec.spec import Spec
@@ -114,14 +114,44 @@ def _trainable(spec: Spec) -> None:
 
 def _resources(spec: Spec) -> None:
     wanted = spec.resources
+    _custom(wanted, "resources", "resources: {{{}: ...}}")
+    if wanted.children is not None:
+        _custom(wanted.children, "resources.children", "resources: {{children: {{{}: ...}}}}")
+    if not wanted.grouped:
+        if not wanted.bundle and spec.concurrency is None:
+            problem = "a trial that needs nothing fits any number of times"
+            raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, or concurrency")
+    else:
+        _group(spec)
+
+
+def _custom(part: Bundled, key: str, form: str) -> None:
     for name, ours in _RAY_OWN.items():
-        if name in wanted.custom:
+        if name in part.custom:
             problem = "is no custom resource" if ours else "is no resource of a trial"
-            hint = f"write resources: {{{ours}: ...}}" if ours else "leave it out"
-            raise SpecError(key=f"resources.custom.{name}", value=wanted.custom[name], problem=problem, hint=hint)
-    if not (wanted.cpu or wanted.gpu or wanted.memory or wanted.custom) and spec.concurrency is None:
-        problem = "a trial that needs nothing fits any number of times"
-        raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, or concurrency")
+            hint = f"write {form.format(ours)}" if ours else "leave it out"
+            raise SpecError(key=f"{key}.custom.{name}", value=part.custom[name], problem=problem, hint=hint)
+
+
+def _group(spec: Spec) -> None:
+    """Raises SpecError for a group of workers, or a trial with children, that cannot be."""
+    wanted, children = spec.resources, spec.resources.children
+    if children is not None and not children.bundle:
+        problem, hint = "asks for nothing", "give cpu, gpu, memory or custom, or leave children out"
+        raise SpecError(key="resources.children.cpu", value=children.cpu, problem=problem, hint=hint)
+    if not wanted.bundle:
+        problem = "a worker needs something" if wanted.widths[1] > 1 else "a trial with children needs something of its own"
+        raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, gpu, memory or custom")
+    key = "workers" if wanted.widths[1] > 1 else "children"
+    value = wanted.model_dump(mode="json", exclude_defaults=True)[key]
+    if spec.command:
+        problem, hint = "is for a trainable", "leave it out; a command is one process, and may start others by itself"
+        raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
+    widening = [name for name in schedulers.named(spec.schedule) if issubclass(schedulers.kind(name), schedulers.Widening)]
+    if wanted.widths[0] == wanted.widths[1] and widening:
+        hint = f"write workers: [1, {max(4, wanted.widths[1])}], or another schedule"
+        problem = f"leaves the schedule {widening[0]} nothing to change"
+        raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
 
 
 def _something_differs(spec: Spec) -> None:

@@ -24,6 +24,7 @@ _FORMS = {
     "constraints": "write a list of METRIC <= NUMBER",
     "points": "write a list of configurations, or of {config: ..., metrics: ...}",
     "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
+    "resources.workers": "write a whole number, or [least, most]",
     "resources.memory": 'write a number of bytes, or text such as "2GiB"',
     "stall": 'write seconds, or text such as "10min", "90s" or "2h"',
     "when.every": 'write seconds, or text such as "6h", "10min" or "90s"',
@@ -59,13 +60,13 @@ def explain(
         hint = f"write the name of the variable that has it, ${path[-1].upper()}_URL"
         return SpecError(key=key, value=value, problem="is no variable; an address is a secret, which would be stored", hint=hint)
     if first["type"] == "extra_forbidden":
-        part = parts.get(path[0], whole)
+        part = parts.get(".".join(path[:-1])) or parts.get(path[0], whole)
         hint = _BELOW.get(key) or nearest(path[-1], part.model_fields)
         return SpecError(key=key, value=value, problem="unknown key", hint=hint)
     if first["type"] == "missing":
         return SpecError(key=key, value=None, problem="is missing", hint=f"add `{path[-1]}:`")
     if path[0] in parts and first["type"] in ("model_type", "model_attributes_type"):
-        hint = f"its keys are: {', '.join(parts[path[0]].model_fields)}"
+        hint = f"its keys are: {', '.join((parts.get(key) or parts[path[0]]).model_fields)}"
     elif first["type"].endswith("_type") and not (hint == _QUOTES and path[0] in ("metric", "env")):
         near = (form for at, form in forms.items() if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2)
         hint = next(near, hint)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from regrow.search.durations import Span, seconds
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
-from regrow.search.needs import Needs
+from regrow.search.needs import Bundle, Needs, Shape
 from regrow.search.spec.descriptions import descriptions
 
 IMPORT_PATH = re.compile(r"(?:[^:\n]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -31,8 +31,9 @@ class Part(BaseModel):
         """The schema says what stands below each field: editors show it, and the reference is made of it."""
         schema = handler(core)
         fields = handler.resolve_ref_schema(schema)["properties"]
-        for name, text in descriptions(cls).items():
-            fields[name].setdefault("description", text)
+        for one in cls.__mro__:  # a field may be that of a base
+            for name, text in descriptions(one).items() if issubclass(one, Part) and one is not Part else ():
+                fields[name].setdefault("description", text)
         return schema
 
 
@@ -57,26 +58,90 @@ def in_bytes(value: Any) -> Any:
     return value
 
 
+_RANGE = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2}
 Memory = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\s*\d+(\.\d+)?\s*([kmgtKMGT][iI]?)?[bB]?\s*$")]
 
 
-class Resources(Part):
-    """What one slot of an attempt needs, in Ray's units; fractions of a CPU or GPU share it."""
+Bytes = Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory), Field(ge=0)]
+Worker = Annotated[Count, Field(ge=1)]
+
+
+class Bundled(Part):
+    """What lies on one node in one piece."""
 
     cpu: Annotated[Number, Field(ge=0)] = 1
     """CPUs."""
     gpu: Annotated[Number, Field(ge=0)] = 0
     """GPUs."""
-    memory: Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory), Field(ge=0)] = 0
+    memory: Bytes = 0
     """Bytes, or text such as "2GiB"; 0 means not limited."""
     custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
     """Custom Ray resources by name."""
 
-    def needs(self, width: int = 1) -> Needs:
-        """What an attempt of `width` slots needs: a bundle for each."""
+    @property
+    def bundle(self) -> Bundle:
+        """By Ray's names; what is not needed is left out."""
         each = {"CPU": self.cpu, "GPU": self.gpu, "memory": self.memory, **self.custom}
-        bundle = {name: amount for name, amount in each.items() if amount}
-        return Needs(bundles=(bundle,) * width if bundle else ())
+        return {name: amount for name, amount in each.items() if amount}
+
+
+class Children(Bundled):
+    """What the tasks and actors of Ray that a trial starts itself have of the cluster: `count` times this."""
+
+    count: Annotated[Count, Field(ge=1)] = 1
+    """How many of these bundles."""
+
+
+class Resources(Bundled):
+    """What one slot of an attempt needs, and each of its `workers`, in Ray's units; fractions of a CPU or GPU share it."""
+
+    workers: Worker | Annotated[tuple[Worker, ...], WithJsonSchema(_RANGE)] | None = None
+    """A trial is a group of so many processes, which all run the trainable; `[2, 4]`: of as many of these as there is room for
+    when an attempt starts. None: it is one process."""
+    reduce: Literal["rank0", "mean"] = "rank0"
+    """Whose metrics count, of a group: those of the first worker, or of each metric the mean over all workers."""
+    children: Children | None = None
+    """What a trial has beside its own for the tasks and actors of Ray that it starts itself, which end with it. None: nothing."""
+
+    @model_validator(mode="after")
+    def _one_range(self) -> Self:
+        if isinstance(self.workers, tuple):
+            given, key = list(self.workers), "resources.workers"
+            if len(given) != 2:
+                raise SpecError(key=key, value=given, problem="is no range", hint="write [least, most], or one number")
+            if given[0] > given[1]:
+                raise SpecError(key=key, value=given, problem="bounds are reversed", hint=f"write {given[::-1]}")
+        return self
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """How many workers a trial has at least and at most; (1, 1) without `workers`."""
+        match self.workers:
+            case None:
+                return 1, 1
+            case int(fixed):
+                return fixed, fixed
+            case (least, most):
+                return least, most
+        raise AssertionError(self.workers)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether an attempt has a placement group, whose bundles may lie on several nodes."""
+        return self.widths[1] > 1 or self.children is not None
+
+    @property
+    def shape(self) -> Shape:
+        """What its attempts may need, whatever their width."""
+        (least, most), children = self.widths, self.children
+        return Shape(
+            slot=self.bundle, child=children.bundle if children is not None else {},
+            children=children.count if children is not None else 0, grouped=self.grouped, least=least, most=most,
+        )
+
+    def needs(self, width: int = 1) -> Needs:
+        """What an attempt of `width` slots needs: a bundle for each, then those of its children."""
+        return self.shape.needs(width)
 
 
 Budget = Annotated[Count, Field(ge=0)] | Literal["unlimited"]

@@ -42,6 +42,7 @@ from regrow.search.spec.foreign import check_keys
 from regrow.search.spec.notify import Notify
 from regrow.search.spec.parts import (
     Checkpointing,
+    Children,
     Count,
     Market,
     Metric,
@@ -167,8 +168,8 @@ class Spec(Part):
     market: MarketField | None = None
     """On which kind of machine trials run: `spot`, `on-demand`, or spot first and when to change over. None: on any."""
     price_per_hour: Annotated[Number, Field(ge=0)] | None = None
-    """What one slot costs, i.e. one running attempt of usual width, per hour, in any currency, on nodes whose labels do not tell
-    their price. None: these count for nothing."""
+    """What one slot costs, i.e. one running attempt of usual width, or a worker of one, per hour, in any currency, on nodes whose
+    labels do not tell their price. None: these count for nothing."""
     mlflow: Recording = Recording()
     register: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = None
     """The name under which the best trial's model is registered in MLflow, as a new version at the end of a session."""
@@ -324,6 +325,6 @@ class Spec(Part):
 
 
 _PARTS: dict[str, type[BaseModel]] = {
-    "metric": Metric, "resources": Resources, "retries": Retries, "market": Market, "checkpoint": Checkpointing, "stop": Stop,
-    "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
+    "metric": Metric, "resources": Resources, "resources.children": Children, "retries": Retries, "market": Market,
+    "checkpoint": Checkpointing, "stop": Stop, "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
 }

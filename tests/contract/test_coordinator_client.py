@@ -23,9 +23,9 @@ from regrow.infra.coordinator.relay import Relays
 from regrow.infra.log.reading import read_events
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.stores.local import LocalStore
-from regrow.search.events import AnyEvent, Began, Ended, Reported, Row
+from regrow.search.events import AnyEvent, Began, Ended, Place, Reported, Row
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Arrival, CoordinatorClient, CoordinatorGone, Place, Progress
+from regrow.tasks.messages import Arrival, CoordinatorClient, CoordinatorGone, Progress
 from regrow.tasks.ports import Store, Unavailable
 from tests.unit.office import Office
 

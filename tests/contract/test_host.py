@@ -15,7 +15,8 @@ import ray
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.host import RayHost
 from regrow.one_trial import Here
-from regrow.tasks.messages import Host, Place
+from regrow.search.events import Place
+from regrow.tasks.messages import Host
 
 FAMILY = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '300']).pid, flush=True); time.sleep(300)"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from regrow.search.events import Ended, Row
-from regrow.tasks.messages import Arrival, Place, Progress
+from regrow.search.events import Ended, Place, Row
+from regrow.tasks.messages import Arrival, Progress
 from tests.unit.office import Office
 
 

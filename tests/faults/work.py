@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from regrow.tasks.reporter import Reporter
 from regrow.tasks.trial import Trial
 
 START = "0"
@@ -53,5 +54,6 @@ def train(trial: Trial, until: int | None = None) -> None:
             raise NameError("name 'sate' is not defined")
         state = advance(state, trial.config, step)
         trial.report({"score": score(state, trial.config, step), "attempt": trial.attempt}, checkpoint=save)
+        assert isinstance(trial._reporter, Reporter)
         if trial._reporter._rows:
             trial._reporter.flush()

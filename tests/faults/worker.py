@@ -8,8 +8,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from regrow.search.events import Place
 from regrow.tasks import attempt
-from regrow.tasks.messages import Assignment, Place, Progress, Reply
+from regrow.tasks.messages import Assignment, Progress, Reply
 from tests.faults.world import Gone, Killed, Process, View
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import pytest
 
 from regrow.tasks import reporter
 from regrow.tasks.attempt import Finished, run_attempt
+from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.messages import Assignment
 from regrow.tasks.ports import Store
 from regrow.tasks.trial import Trial
@@ -68,6 +69,7 @@ def run(
 
 def sent(trial: Trial) -> None:
     """Waits until all that was reported and saved so far is in the log."""
+    assert isinstance(trial._writer, CheckpointWriter)
     trial._writer.drain()
     trial._reporter.flush()
 

@@ -14,11 +14,11 @@ from regrow.infra.coordinator.coordinator import Coordinator
 from regrow.infra.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import AnyEvent
+from regrow.search.events import AnyEvent, Place
 from regrow.search.history import History
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Assignment, Job, Place, Progress, Reply
+from regrow.tasks.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.ports import Store
 from tests.unit.simulated import SPEC
 

@@ -26,6 +26,7 @@ FUNCTION = "names no function or class; write file.py:function or package.module
 METRIC = "write a name, or a list of {name: ..., mode: ...}"
 CHOSEN = "write NAME or {NAME: {option: value}}"
 WHOLE = "is not a whole number; write a whole number"
+SOMETHING = "give cpu, gpu, memory or custom"
 SECRET = "looks like a secret, which would be stored; write `{}: null`, which forwards it from your environment"
 
 
@@ -117,7 +118,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ),
         ({"working_dir": 1}, "working_dir: 1: is not text; put quotes around it"),
         # resources
-        ({"resources": 1}, "resources: 1: is not a map; its keys are: cpu, gpu, memory, custom"),
+        ({"resources": 1}, "resources: 1: is not a map; its keys are: cpu, gpu, memory, custom, workers, reduce, children"),
         ({"resources": {"cpu": "1"}}, 'resources.cpu: "1": is text, not a number; write 1, without quotes'),
         ({"resources": {"cpu": -1}}, "resources.cpu: -1: is below 0; write 0 or more"),
         ({"resources": {"gpu": True}}, "resources.gpu: true: is not a number; write a number"),
@@ -131,6 +132,42 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         (
             {"resources": {"cpu": 0}},
             "resources.cpu: 0.0: a trial that needs nothing fits any number of times; give cpu, or concurrency",
+        ),
+        # workers, children
+        ({"resources": {"workers": 0}}, "resources.workers: 0: is below 1; write 1 or more"),
+        ({"resources": {"workers": "4"}}, 'resources.workers: "4": is text, not a number; write a whole number, or [least, most]'),
+        ({"resources": {"workers": 2.5}}, "resources.workers: 2.5: is not a whole number; write a whole number, or [least, most]"),
+        ({"resources": {"workers": [4, 2]}}, "resources.workers: [4, 2]: bounds are reversed; write [2, 4]"),
+        ({"resources": {"workers": [4]}}, "resources.workers: [4]: is no range; write [least, most], or one number"),
+        ({"resources": {"workers": [0, 2]}}, "resources.workers.0: 0: is below 1; write 1 or more"),
+        ({"resources": {"worker": 2}}, "resources.worker: 2: unknown key; did you mean 'workers'?"),
+        ({"resources": {"workers": 2, "cpu": 0}}, f"resources.cpu: 0.0: a worker needs something; {SOMETHING}"),
+        (
+            {"resources": {"workers": 2}, "command": ["true"], "trainable": ...},
+            "resources.workers: 2: is for a trainable; leave it out; a command is one process, and may start others by itself",
+        ),
+        (
+            {"resources": {"workers": 2}, "schedule": {"resource_changing": {"interval": 1}}},
+            (
+                "resources.workers: 2: leaves the schedule resource_changing nothing to change; "
+                "write workers: [1, 4], or another schedule"
+            ),
+        ),
+        ({"resources": {"reduce": "sum"}}, "resources.reduce: \"sum\": is not 'rank0' or 'mean'; known: rank0, mean"),
+        ({"resources": {"children": 2}}, "resources.children: 2: is not a map; its keys are: cpu, gpu, memory, custom, count"),
+        ({"resources": {"children": {"cont": 2}}}, "resources.children.cont: 2: unknown key; did you mean 'count'?"),
+        ({"resources": {"children": {"count": 0}}}, "resources.children.count: 0: is below 1; write 1 or more"),
+        (
+            {"resources": {"children": {"cpu": 0, "count": 2}}},
+            f"resources.children.cpu: 0.0: asks for nothing; {SOMETHING}, or leave children out",
+        ),
+        (
+            {"resources": {"children": {}, "cpu": 0}},
+            f"resources.cpu: 0.0: a trial with children needs something of its own; {SOMETHING}",
+        ),
+        (
+            {"resources": {"children": {"custom": {"GPU": 1}}}},
+            "resources.children.custom.GPU: 1.0: is no custom resource; write resources: {children: {gpu: ...}}",
         ),
         # retries, checkpoint, stop
         ({"retries": 1}, "retries: 1: is not a map; its keys are: preempted, infrastructure, error, stalled, spot"),

@@ -9,8 +9,8 @@ import pytest
 
 from regrow.infra.coordinator import callers as calling
 from regrow.infra.coordinator.callers import MANY, MANY_OF_A_NODE, SLOWEST_SECONDS, Callers
-from regrow.search.events import Ended, Reported, Row
-from regrow.tasks.messages import Arrival, Place, Progress
+from regrow.search.events import Ended, Place, Reported, Row
+from regrow.tasks.messages import Arrival, Progress
 from regrow.tasks.reporter import FLUSH_SECONDS
 from tests.unit.office import MakeOffice, offices
 

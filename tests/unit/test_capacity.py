@@ -11,9 +11,9 @@ from regrow.live.board import Board
 from regrow.live.grid import Signs
 from regrow.live.layout import compose
 from regrow.live.viewer import standing
-from regrow.search.events import Capacity, Ended, Proposed, Row, Started
+from regrow.search.events import Capacity, Ended, Place, Proposed, Row, Started
 from regrow.search.planning.verify import verify
-from regrow.tasks.messages import Arrival, Place, Progress
+from regrow.tasks.messages import Arrival, Progress
 from tests.unit.office import Office, offices
 
 

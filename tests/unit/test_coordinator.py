@@ -13,11 +13,11 @@ from regrow.infra.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import Closing, Created, Ended, Opened, Row, Saved, Started
+from regrow.search.events import Closing, Created, Ended, Opened, Place, Row, Saved, Started
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Arrival, Place, Progress
+from regrow.tasks.messages import Arrival, Progress
 from regrow.tasks.ports import Unavailable
 from tests.unit.office import GatedStore, Office, offices
 from tests.unit.simulated import created, opened

@@ -89,6 +89,7 @@ def test_snapshots_without_room_are_told_and_left_out_once_and_the_last_one_wait
 
         for step in trial.steps():
             trial.report({"score": step}, checkpoint=save)
+            assert isinstance(trial._writer, CheckpointWriter)
             told.append(trial._writer.trouble)
 
     assert outcome(attempt(office, train))[0] == "done"

@@ -11,9 +11,9 @@ import pytest
 from regrow.infra.coordinator.leases import Awake, Leases
 from regrow.infra.coordinator.room import Room
 from regrow.infra.log.log import Superseded
-from regrow.search.events import Closing, Ended, Row, Saved, Started, encode
+from regrow.search.events import Closing, Ended, Place, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.messages import Arrival, Place, Progress
+from regrow.tasks.messages import Arrival, Progress
 from tests.unit.office import GatedStore, Office, offices
 
 Make = Callable[..., Office]
@@ -34,8 +34,8 @@ def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, s
     return office.report(Progress(**lease, began=began, rows=done, saved=kept)).reason
 
 
-def say(office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "") -> str:
-    return office.report(Progress(trial=trial, attempt=attempt, draining=draining)).reason
+def say(office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "", node: str = "") -> str:
+    return office.report(Progress(trial=trial, attempt=attempt, draining=draining, draining_node=node)).reason
 
 
 def losses(office: Office) -> list[tuple[int, int, str]]:

@@ -10,9 +10,9 @@ import pytest
 from regrow.infra.coordinator.room import Room
 from regrow.live.board import Board
 from regrow.search.errors import SpecError
-from regrow.search.events import Ended, Row, Started, Waited
+from regrow.search.events import Ended, Place, Row, Started, Waited
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Arrival, Place, Progress
+from regrow.tasks.messages import Arrival, Progress
 from tests.unit.office import Office, offices
 from tests.unit.simulated import SPEC
 

@@ -14,7 +14,7 @@ from regrow.infra.ray import private
 from regrow.infra.ray.nodes import Nodes
 from regrow.search.spec.parts import Resources
 
-NEEDS = Resources(cpu=1).needs()
+NEEDS, SHAPE = Resources(cpu=1).needs(), Resources(cpu=1).shape
 See = Callable[..., Nodes]
 
 
@@ -72,12 +72,12 @@ def test_whoever_started_the_cluster_says_which_nodes_may_come(see: See, monkeyp
 
 
 def test_a_node_that_is_about_to_go_has_no_room(see: See) -> None:
-    assert see().room(NEEDS) == Room(slots=0, widest=1)
-    assert see(a="spot", b=None).room(NEEDS) == Room(slots=4, widest=2, spot=2)
+    assert see().room(SHAPE) == Room(slots=0, widest=1)
+    assert see(a="spot", b=None).room(SHAPE) == Room(slots=4, widest=2, spot=2)
     nodes = see(a="spot", b=None, draining=("a",))
-    assert nodes.room(NEEDS) == Room(slots=2, widest=2)
+    assert nodes.room(SHAPE) == Room(slots=2, widest=2)
     nodes.drain("b", "told so")
-    assert nodes.room(NEEDS) == Room(slots=0, widest=1)
+    assert nodes.room(SHAPE) == Room(slots=0, widest=1)
 
 
 def test_who_asks_for_a_kind_of_machine_goes_there_or_waits(see: See) -> None:

@@ -183,6 +183,14 @@ def test_the_number_that_stands_for_a_preemption_is_rays() -> None:
     assert protocol.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION") == PREEMPTION
 
 
+def test_the_variable_that_tells_workers_what_to_call_is_rays() -> None:
+    """Without it what a trial starts cannot import the trial's code."""
+    from regrow.infra.ray.private import SETUP_HOOK
+
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    assert constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR == SETUP_HOOK
+
+
 def test_a_raylet_is_told_which_scripts_to_start() -> None:
     """Without these a dashboard's agent runs, and workers import Ray twice: 2 s of CPU."""
     services: Any = importlib.import_module("ray._private.services")

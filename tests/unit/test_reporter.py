@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from regrow.search.events import Ended, Row, Saved
+from regrow.search.events import Ended, Place, Row, Saved
 from regrow.tasks import reporter as reporting
-from regrow.tasks.messages import Arrival, Assignment, CoordinatorGone, Place, Progress, Reply
+from regrow.tasks.messages import Arrival, Assignment, CoordinatorGone, Progress, Reply
 from regrow.tasks.reporter import Reporter
 
 

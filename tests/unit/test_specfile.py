@@ -92,6 +92,8 @@ def test_true_and_false_are_booleans(folder: Path) -> None:
         ("space:\n  net:\n    lr: {min: 0.0, max: 0.1}\n", "s.yaml:8: space.net.lr: "),
         ("space: {lr: {uniform: [0, 1]}}\ntrails: 3\n", "s.yaml:7: trails: 3: unknown key; "),
         ("space: {lr: {uniform: [0, 1]}}\nstop:\n  hours: 0\n", "s.yaml:8: stop.hours: "),
+        ("space: {lr: {uniform: [0, 1]}}\nresources:\n  cpu: 1\n  workers: [4, 2]\n", "s.yaml:9: resources.workers: [4, 2]: "),
+        ("space: {lr: {uniform: [0, 1]}}\nresources:\n  children:\n    cpu: 0\n", "s.yaml:9: resources.children.cpu: 0.0: "),
         ("space: {lr: {uniform: [0, 1]}}\npoints:\n  - lr: 0.5\n  - lr: 2\n", "s.yaml:9: points.1.lr: "),
         ("space: {lr: {uniform: [0, 1]}}\nschedule: asha\n", "s.yaml: max_steps: is missing"),
         ("space:\nlr: {uniform: [0, 1]}\n", "s.yaml:6: space: null: is empty: lr stands beside it"),

@@ -6,6 +6,7 @@ import time
 
 from regrow.search.events import Ended, Saved
 from regrow.search.history import cost
+from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.messages import Progress, Reply
 from regrow.tasks.trial import Trial
 from tests.unit.attempting import Attempting, outcome, save, saving, sent, steps
@@ -51,6 +52,7 @@ def test_the_same_news_told_twice_changes_nothing(make_office: MakeOffice, attem
         for step in trial.steps():
             trial.report({"score": step}, checkpoint=saving(step))
             if step % 2:
+                assert isinstance(trial._writer, CheckpointWriter)
                 trial._writer.drain()
 
     assert attempt(office, train).ended.outcome == "done"

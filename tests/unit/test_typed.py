@@ -35,6 +35,12 @@ def test_it_takes_over_what_is_otherwise_there(tmp_path: Path) -> None:
     assert Path.cwd() == tmp_path / "there"
 
 
+def test_what_a_process_that_is_started_for_it_has_from_the_start() -> None:
+    variables = {"OTHER": "new", "GONE": None}
+    assert Typed(variables=variables).inherited() == {"OTHER": "new"}
+    assert Typed(folder="/there", variables=variables).inherited() == {"OTHER": "new", "REGROW_WORK": "/there"}
+
+
 def test_a_folder_that_is_not_here_changes_nothing(tmp_path: Path) -> None:
     Typed.otherwise(str(tmp_path / "elsewhere"), dict(os.environ)).take_over()
     assert Path.cwd() == tmp_path
