@@ -13,7 +13,7 @@ from tests.system.conftest import TRAIN, Desk
 from tests.system.hosts import RayCluster
 from tests.system.test_main_job import check_whole
 
-SLOW = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('FOLDER/hurry').exists() else 0.3)")
+SLOW = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('FOLDER/hurry').exists() else 1.0)")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def slots(desk: Desk, name: str) -> list[int]:
 
 def test_trials_use_a_node_that_comes_and_go_on_without_it_when_it_goes(desk: Desk, cluster: RayCluster) -> None:
     cluster.start("head", address="127.0.0.1", cpus=1)
-    file = desk.write("grows", train=SLOW.replace("FOLDER", str(desk.folder)), trials=4, max_steps=200, concurrency=None)
+    file = desk.write("grows", train=SLOW.replace("FOLDER", str(desk.folder)), trials=4, max_steps=60, concurrency=None)
     process = desk.start("run", file, **cluster.environment)
     desk.await_events("grows", "saved", 2, process)
     cluster.start("more", address="127.0.0.1", cpus=2)

@@ -17,7 +17,7 @@ from pathlib import Path
 def train(trial):
     for step in trial.steps():
         if not (Path(__file__).parent / "hurry").exists():
-            time.sleep(0.05)
+            time.sleep(0.2)
         trial.report({"score": step})
 """
 FEW = """
@@ -61,7 +61,7 @@ def relayed(folder: Path) -> int:
 
 def test_attempts_speak_through_a_relay_and_for_themselves_when_it_is_gone(desk: Desk) -> None:
     (desk.folder / "own_schedule.py").write_text(FEW)
-    file = desk.write("relayed", train=SLOW, trials=2, max_steps=1000, schedule="own_schedule:Straight")
+    file = desk.write("relayed", train=SLOW, trials=2, max_steps=300, schedule="own_schedule:Straight")
     process = desk.start("run", file)
     while relayed(desk.folder) < 4:
         assert process.poll() is None, process.communicate()[0]
