@@ -39,10 +39,7 @@ def server() -> Iterator[None]:
 def run(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)` returns on each rank of a group. Raises AssertionError with the traceback of one that raises."""
     context = multiprocessing.get_context("forkserver")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ends, processes = [], []
+    port, ends, processes = free_port(), [], []
     for rank in range(size):
         end, other = context.Pipe(duplex=False)
         process = context.Process(target=_rank, args=(other, rank, size, port, function, arguments))
@@ -56,6 +53,14 @@ def run(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         for process in processes:
             process.kill()
             process.join()
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def _results(ends: list[Connection[Any, Any]]) -> list[Any]:
