@@ -234,7 +234,8 @@ def _train(
         try:
             failure = train(job, store, trial, own)
             if failure is None:
-                group.finish(trial.step)
+                with reporter.awaited():
+                    group.finish(trial.step)
             elif (wrong := group.blamed()) is not None:  # of which it may be the consequence
                 raise wrong
         except RankFailed as error:

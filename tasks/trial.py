@@ -173,7 +173,10 @@ class Trial:
         self._end_if_over()
         if self._current is not None and self._step >= self._current:
             raise ReportError(f"trial {self.number} reported twice at step {self._current}; call trial.report once a step")
-        clean = self._ranks.gather(self._step + 1, self._clean(metrics))
+        clean = self._clean(metrics)
+        if not self._alone:
+            with self._reporter.awaited():  # by the other ranks, who have their own limit
+                clean = self._ranks.gather(self._step + 1, clean)
         self._step += 1
         self._metrics |= clean
         order = self._ranks.ordered(lambda: self._first_order(clean, saves=checkpoint is not None))
