@@ -156,9 +156,10 @@ class _Unpickler(pickle.Unpickler):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PyTorch's warning that one worker is one worker."""
+    """Without PyTorch's warnings that one worker is one worker, and that a checkpoint is written where one was."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        warnings.filterwarnings("ignore", message="Detected an existing checkpoint")
         yield
 
 

@@ -129,6 +129,8 @@ def train(mode: str, last: int, *, restored: Path | None = None, saved: Path | N
         for parameter in model.parameters():
             parameter.detach().fill_(9.0)
         state.load(restored)
+        divided = {getattr(parameter, "placements", None) for parameter in model.parameters()}
+        assert {getattr(one["exp_avg"], "placements", None) for one in optimizer.state.values()} == divided
     first = schedule.last_epoch + 1
     losses = []
 

@@ -56,6 +56,20 @@ def test_a_restored_network_of_scikit_learn_goes_on_with_the_same_curve(config: 
     assert rows("cut", 1, 2) + rows("cut", 3, 5) == rows("whole", 1, 5)
 
 
+def test_a_restored_network_of_several_workers_goes_on_with_the_same_curve(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
+    train = example("digits_ddp").train
+
+    def rows(folder: str, first: int, last: int) -> list[dict[str, float]]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        session = Session({"channels": 8, "lr": 0.003, "weight_decay": 0.001}, tmp_path / folder, first=first, last=last)
+        train(session)
+        return session.rows
+
+    assert rows("cut", 1, 1) + rows("cut", 2, 3) == (whole := rows("whole", 1, 3))
+    assert whole[-1]["loss"] < whole[0]["loss"]
+
+
 def test_a_restored_network_of_pytorch_goes_on_with_the_same_curve(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
     net_type = example("digits_torch").Net

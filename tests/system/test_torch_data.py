@@ -100,6 +100,15 @@ def test_what_loads_ahead_does_not_count_as_taken(loading: int) -> None:
     assert (rank.epoch, rank.position) == (1, 4)
 
 
+def test_a_loader_is_taken_as_it_is_set_up() -> None:
+    begun: list[int] = []
+    (rank,) = shards(1, count=8, collate_fn=tuple, shuffle=False)
+    assert list(rank) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    (rank,) = shards(1, count=8, num_workers=2, worker_init_fn=begun.append, prefetch_factor=3, timeout=50)
+    own = rank._loader
+    assert (own.num_workers, own.worker_init_fn, own.prefetch_factor, own.timeout) == (2, begun.append, 3, 50)
+
+
 def test_iterating_draws_nothing_from_the_global_generator() -> None:
     before = torch.random.get_rng_state()
     list(shards(1)[0])
