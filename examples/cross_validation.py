@@ -44,7 +44,7 @@ def train(trial: rg.Trial) -> None:
         trial.report({"accuracy": np.mean(accuracies), "deviation": np.std(accuracies)}, checkpoint=save)
 
 
-@ray.remote(num_cpus=0.5)
+@ray.remote
 def one_pass(model: MLPClassifier, fold: int) -> tuple[MLPClassifier, float]:
     """The network after one more pass over the training images of a fold, and its accuracy on the others."""
     images, labels, splits = data()

@@ -55,7 +55,7 @@ def train(trial: rg.Trial) -> None:
         trial.report({"return": play(partial(act, weights), carts).mean(), "tried": returns.mean()}, checkpoint=save)
 
 
-@ray.remote(num_cpus=0.5)
+@ray.remote
 def tried_out(weights: Array, sigma: float, seed: int, step: int, pairs: Array) -> Array:
     """The returns of some pairs of members, a row each; all carts are played at once."""
     away = sigma * noise(seed, step, pairs)

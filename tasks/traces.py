@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
 _OURS = tuple(f"{folder}/" for folder in {Path(__file__).parents[1], Path(__file__).resolve().parents[1] / "tasks"})
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FRAMES = re.compile(r'^ +(?:File ".*", line \d+|\^+$)', re.MULTILINE)
+"""In a message that is a whole traceback of another process, as Ray's are: what is wrong stands in its last line."""
 _LONGEST = 300
 """Characters of a message in one line; the traceback has all of it."""
 
@@ -14,7 +18,7 @@ def user_trace(error: BaseException) -> str:
     """The traceback without our frames and the import system's, whichever of the chained exceptions they are in."""
     shown = traceback.TracebackException.from_exception(error, compact=True)
     _trim(shown)
-    return printable("".join(shown.format()))
+    return printable(_COLOURS.sub("", "".join(shown.format())))
 
 
 def in_a_line(error: BaseException) -> str:
@@ -36,9 +40,10 @@ def printable(text: str) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        text = _COLOURS.sub("", str(error))
     except Exception:  # noqa: BLE001 - the user's own class, whose __str__ may be wrong
         return "(its message cannot be shown)"
+    return text.strip().rpartition("\n")[2] if _FRAMES.search(text) else text
 
 
 def _trim(shown: traceback.TracebackException) -> None:

@@ -48,6 +48,22 @@ def test_what_the_trainable_raises_becomes_the_outcome(
     assert office.history.trials[0].state is expected
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\x1b[36mray::f()\x1b[39m (pid=3, ip=127.0.0.2)\n  File \"a.py\", line 5, in f\n    g()\nKeyError: 'lr'", "KeyError: 'lr'"),
+        ("f failed to import:\n\nray::f() (pid=3)\n        ^^^^^^^\nModuleNotFoundError: No module named 'a'\n", "ModuleNotFoundError: No module named 'a'"),
+        ("two\nlines", "two lines"),
+        ("the caret ^ is not\nallowed", "the caret ^ is not allowed"),
+    ],
+)
+def test_of_a_traceback_of_another_process_the_last_line_is_told(
+    text: str, said: str, make_office: MakeOffice, attempt: Attempting
+) -> None:
+    ended = attempt(make_office(), raises(RuntimeError(text))).ended
+    assert ended.message == f"RuntimeError: {said}"
+
+
 @pytest.mark.parametrize("code", [None, 0])
 def test_a_script_that_exits_without_an_error_has_ended(make_office: MakeOffice, attempt: Attempting, code: int | None) -> None:
     office = make_office()
