@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.ranks import Alone, Group, GroupBroken, Leave, RankFailed
 from regrow.tasks.reporter import Reporter
-from regrow.tasks.training import train
+from regrow.tasks.training import recorded, train
 from regrow.tasks.trial import Trial
 
 _LOG = logging.getLogger("regrow.trial")
@@ -95,10 +95,7 @@ def run_attempt(
                     job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step, ranks=group
                 )
                 listening.enter_context(host.listen(reporter.notice))
-                own: AbstractContextManager[object] = nullcontext() if records is None else records.own_calls(
-                    assignment.trial, assignment.attempt, scratch=scratch, reported=trial.metrics,
-                    system_metrics=job.system_metrics,
-                )
+                own = recorded(records, job, assignment, trial, scratch)
                 overdue = Overdue(job, assignment, reporter, _leaving(host))
                 try:
                     with group.watched(reporter.notice_of, _left_by(overdue, reporter, host)):

@@ -211,12 +211,14 @@ class Records(Protocol):
     """The tracking server that the experiment is recorded in, for what a training logs there by itself."""
 
     def own_calls(
-        self, trial: int, attempt: int, *, scratch: Path, reported: Callable[[], Collection[str]], system_metrics: bool
+        self, trial: int, attempt: int, *, scratch: Path, reported: Callable[[], Collection[str]], system_metrics: bool,
+        rank: int | None = None,
     ) -> AbstractContextManager[object]:
         """Within the block, which loads and runs the training, what it logs by itself belongs to the attempt.
 
         `scratch` is a folder that goes away with the attempt; `reported` gives the names of the metrics that it reports;
-        `system_metrics`: whether the machine's load is to be recorded, too. Raises RecordsAway.
+        `system_metrics`: whether the machine's load is to be recorded, too; `rank`: which of the attempt's workers this is, None
+        where it is the only one. Raises RecordsAway.
         """
         ...
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from regrow.search.errors import SpecError
 from regrow.search.events import Cause
 from regrow.tasks.command import CommandFailed
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Job, RecordsAway
+from regrow.tasks.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.traces import in_a_line, one_line, user_trace
 from regrow.tasks.trainable import as_a_script, find, load
@@ -28,6 +29,18 @@ class Failure:
     cause: Cause
     message: str
     trace: str = ""
+
+
+def recorded(
+    records: Records | None, job: Job, assignment: Assignment, trial: Trial, scratch: Path
+) -> AbstractContextManager[object]:
+    """Within the block, what the training logs by itself belongs to the attempt. `records` None: it is its own affair."""
+    if records is None:
+        return nullcontext()
+    return records.own_calls(
+        assignment.trial, assignment.attempt, scratch=scratch, reported=trial.metrics, system_metrics=job.system_metrics,
+        rank=trial.world.rank if trial.world.size > 1 else None,
+    )
 
 
 def train(job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]) -> Failure | None:

@@ -39,8 +39,8 @@ from regrow.tasks.messages import RecordsAway
 from regrow.tasks.names import task_name
 
 _LOG = logging.getLogger("regrow.trial")
-PARENT_TAG, TRIAL_TAG, ATTEMPT_TAG = "mlflow.parentRunId", "regrow.logged_in", "regrow.attempt"
-"""Of a run of the training's own: the trial's run, the trial's name, the attempt."""
+PARENT_TAG, TRIAL_TAG, ATTEMPT_TAG, RANK_TAG = "mlflow.parentRunId", "regrow.logged_in", "regrow.attempt", "regrow.rank"
+"""Of a run of the training's own: the trial's run, the trial's name, the attempt, and the worker's rank from 1 on."""
 PATIENCE_SECONDS = 60.0
 """How long an attempt waits for the recorder to have made the trial's run, as long as nothing is known to be in the way."""
 TROUBLE_SECONDS = 3.0
@@ -105,10 +105,11 @@ class RayRecords:
         self.tracking_uri, self.artifact_root = tracking_uri, artifact_root
 
     def own_calls(
-        self, trial: int, attempt: int, *, scratch: Path, reported: Callable[[], Collection[str]], system_metrics: bool
+        self, trial: int, attempt: int, *, scratch: Path, reported: Callable[[], Collection[str]], system_metrics: bool,
+        rank: int | None = None,
     ) -> AbstractContextManager[object]:
         """See Records."""
-        return own_calls(self, (trial, attempt), scratch, reported=reported, system_metrics=system_metrics)
+        return own_calls(self, (trial, attempt), scratch, reported=reported, system_metrics=system_metrics, rank=rank)
 
     def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
         """See Source."""
@@ -126,16 +127,18 @@ class RayRecords:
 @contextmanager
 def own_calls(
     source: Source | None, lease: tuple[int, int], scratch: Path, *, reported: Callable[[], Collection[str]],
-    system_metrics: bool = False,
+    system_metrics: bool = False, rank: int | None = None,
 ) -> Iterator[None]:
     """Within the block, what a training logs with MLflow goes below the run of the attempt `lease`.
 
     With `source` None it goes to a place in `scratch`.
 
     `reported`: the names of the metrics that the trial reports. `system_metrics`: imports mlflow, and has its monitor record the
-    machine's load in the trial's run. Raises RecordsAway in place of an error of MLflow's that says that its server is away.
+    machine's load in the trial's run. `rank`: which of the attempt's workers this is, None for the only one; each logs to runs of
+    its own, and rank 0 alone gives the trial's run its share. Raises RecordsAway in place of an error of MLflow's that says that
+    its server is away.
     """
-    calls, process = _Calls(source, lease, scratch, reported), os.getpid()
+    calls, process = _Calls(source, lease, scratch, reported, rank), os.getpid()
     before = {name: os.environ.get(name) for name in _SET}
     trigger = _BeforeImport(calls.begin)
     status = "FINISHED"
@@ -174,9 +177,11 @@ class _Calls:
     """The calls of one attempt, from the moment when MLflow may be used."""
 
     def __init__(
-        self, source: Source | None, lease: tuple[int, int], scratch: Path, reported: Callable[[], Collection[str]]
+        self, source: Source | None, lease: tuple[int, int], scratch: Path, reported: Callable[[], Collection[str]],
+        rank: int | None = None,
     ) -> None:
         self._source, self._lease, self._scratch, self._reported = source, lease, scratch, reported
+        self._rank = rank
         self._tracked: Tracked | None = None
         self._begun = self._forked = False
         self._monitor: Any = None
@@ -241,9 +246,11 @@ class _Calls:
     def _variables(self, tracked: Tracked) -> dict[str, str]:
         assert self._source is not None
         (trial, attempt), uri = self._lease, self._source.tracking_uri
+        who = f", rank {self._rank}" if self._rank else ""
         tags = {
-            "mlflow.runName": f"attempt {attempt} of {task_name(trial)}", PARENT_TAG: tracked.run_id,
+            "mlflow.runName": f"attempt {attempt} of {task_name(trial)}{who}", PARENT_TAG: tracked.run_id,
             EXPERIMENT_TAG: tracked.id, TRIAL_TAG: task_name(trial), ATTEMPT_TAG: str(attempt),
+            **({RANK_TAG: str(self._rank)} if self._rank else {}),
         }
         kind = _OF_A_SERVER if uri.startswith("http") else _OF_A_FILE
         found = {name: os.environ.get(name, value) for name, value in kind.items()}
@@ -271,7 +278,7 @@ class _Calls:
         """
         runs = _runs()
         if self._tracked is not None and self._source is not None:
-            self._monitor = runs.monitor(self._tracked.run_id, self._source.tracking_uri)
+            self._monitor = runs.monitor(self._tracked.run_id, self._source.tracking_uri, self._rank)
 
     def end(self, status: str) -> None:
         """Ends what runs of the training's own are open, and gives the trial's run its share. Raises nothing."""
@@ -291,9 +298,10 @@ class _Calls:
         try:
             runs.end_active(status)
             if tracked is not None and source is not None:
-                own = runs.OwnRuns(tracked, source.tracking_uri, trial, attempt, os.environ.get(_CHOSEN))
+                own = runs.OwnRuns(tracked, source.tracking_uri, trial, attempt, os.environ.get(_CHOSEN), self._rank or 0)
                 own.end(status)
-                own.show(self._reported())
+                if not self._rank:
+                    own.show(self._reported())
         except Exception as error:  # noqa: BLE001 - MLflow's own are many, and the training is done
             if tracked is not None:
                 line = "trial %d: what the training itself logged to MLflow may be incomplete: %s"

@@ -21,7 +21,7 @@ from mlflow.exceptions import MlflowException, RestException
 
 from regrow.infra.machine import outage
 from regrow.infra.mlflow import parent_run, private
-from regrow.infra.mlflow.in_trial import ATTEMPT_TAG, PARENT_TAG, TRIAL_TAG, Tracked
+from regrow.infra.mlflow.in_trial import ATTEMPT_TAG, PARENT_TAG, RANK_TAG, TRIAL_TAG, Tracked
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
 from regrow.tasks.names import task_name
 
@@ -79,15 +79,18 @@ def _flush() -> None:
 
 
 class OwnRuns:
-    """The runs that a trial's attempts have made, up to this one, first to last."""
+    """The runs that a trial's attempts have made, up to this one, first to last. Each worker of an attempt that lasts has its
+    own alone, rank 0 also those of all earlier attempts.
+    """
 
-    def __init__(self, tracked: Tracked, tracking_uri: str, trial: int, attempt: int, chosen: str | None) -> None:
-        """`chosen`: the MLflow experiment that the training chose, if it did."""
+    def __init__(self, tracked: Tracked, tracking_uri: str, trial: int, attempt: int, chosen: str | None, rank: int = 0) -> None:
+        """`chosen`: the MLflow experiment that the training chose, if it did. `rank`: who of the attempt's workers asks."""
         self._client, self._tracked, self._attempt = MlflowClient(tracking_uri), tracked, attempt
         places = [tracked.experiment_id, *filter(None, [chosen])]
         found = list(own_runs(self._client, places, tracked.id, trial))
-        self._runs = [run for run in found if _attempt(run) <= attempt]
-        self._overtaken = len(self._runs) < len(found)
+        before = [run for run in found if _attempt(run) < attempt and rank == 0]
+        self._runs = [*before, *(run for run in found if _attempt(run) == attempt and _rank(run) == rank)]
+        self._overtaken = any(_attempt(run) > attempt for run in found)
         """Whether a later attempt runs: this one had been given up, and nothing of it counts."""
 
     def end(self, status: str) -> None:
@@ -138,14 +141,21 @@ def _attempt(run: Run) -> int:
     return int(run.data.tags[ATTEMPT_TAG])
 
 
+def _rank(run: Run) -> int:
+    return int(run.data.tags.get(RANK_TAG, 0))
+
+
 def _portions(values: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-def monitor(run_id: str, tracking_uri: str) -> object:
-    """Starts MLflow's monitor of CPU, memory, disk, network and GPU, into that run; None, and a warning, if it cannot."""
+def monitor(run_id: str, tracking_uri: str, rank: int | None = None) -> object:
+    """Starts MLflow's monitor of CPU, memory, disk, network and GPU, into that run; None, and a warning, if it cannot.
+
+    `rank`: which of several workers it is started in, whose metrics are `system/rank_1/...`; None: the only one, `system/...`.
+    """
     try:
-        found = private.system_monitor(run_id, tracking_uri)
+        found = private.system_monitor(run_id, tracking_uri, None if rank is None else f"rank_{rank}")
         found.start()  # type: ignore[no-untyped-call]
     except ImportError as error:
         _LOG.warning("system metrics are not recorded: %s (`pip install psutil`)", error)

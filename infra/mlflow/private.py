@@ -68,11 +68,17 @@ def web_app() -> Any:
     return _module("mlflow.server.fastapi_app").app
 
 
-def system_monitor(run_id: str, tracking_uri: str) -> SystemMetricsMonitor:
-    """Records CPU, memory, disk, network and GPU into a run, goes on where it was left, and is to be started."""
+def system_monitor(run_id: str, tracking_uri: str, part: str | None = None) -> SystemMetricsMonitor:
+    """Records CPU, memory, disk, network and GPU into a run, goes on where it was left, and is to be started.
+
+    `part`: what stands in the metrics' names where several record into one run; None: nothing.
+    """
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    return SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=tracking_uri)  # type: ignore[no-untyped-call]  # mlflow's
+    made = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=tracking_uri)  # type: ignore[no-untyped-call]  # mlflow's
+    if part is not None:
+        made.node_id = part  # as an argument it would give way to MLFLOW_SYSTEM_METRICS_NODE_ID, which all of them may have
+    return made
 
 
 def _module(name: str) -> Any:

@@ -186,7 +186,7 @@ def _follow(shared: Shared, assignment: Assignment, task_run: str, meeting: Meet
     run_rank(
         shared.job, assignment, rank, connect, shared.store, shared.host, lease=shared.job.lease,
         patience=shared.job.stall or PATIENCE_SECONDS, devices=_devices(shared.host), viewers=shared.coordinator,
-        task_run=task_run,
+        task_run=task_run, records=shared.records,
     )
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -39,13 +39,13 @@ from regrow.tasks.group.wire import (
     Welcome,
     Wire,
 )
-from regrow.tasks.messages import Assignment, Host, Job, Reply
+from regrow.tasks.messages import Assignment, Host, Job, Records, Reply
 from regrow.tasks.overdue import stacks
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError, Unavailable
 from regrow.tasks.ranks import Fault, Metrics, Order, RankFailed, World
 from regrow.tasks.traces import in_a_line, one_line
-from regrow.tasks.training import train
+from regrow.tasks.training import recorded, train
 from regrow.tasks.trial import Trial, TrialEnd
 
 LEFT_EXIT = 77
@@ -243,10 +243,12 @@ class Parts:
 
 
 def run_member(
-    job: Job, assignment: Assignment, store: Store, *, member: Member, host: Host, put: Callable[[Welcome], object]
+    job: Job, assignment: Assignment, store: Store, *, member: Member, host: Host, put: Callable[[Welcome], object],
+    records: Records | None = None,
 ) -> None:
     """Trains as one of the ranks, from its welcome to rank 0's last word. `put` is given torchrun's variables before anything
-    of the user's is imported. What the user's code raises is told to rank 0, which ends the attempt by it.
+    of the user's is imported. What the user's code raises is told to rank 0, which ends the attempt by it. `records`: where what
+    it logs by itself belongs.
     """
     member.start()
     welcome = member.next()
@@ -265,7 +267,7 @@ def run_member(
             if isinstance(member.next(), Go):
                 restored = None if begin.manifest is None else Path(begin.folder)
                 trial = Trial(job, assignment, member, parts, restored=restored, restored_step=begin.step, ranks=member)
-                said = _trained(job, store, trial)
+                said = _trained(job, store, trial, recorded(records, job, assignment, trial, scratch))
                 parts.end()
                 member.say(said)
         finally:
@@ -295,10 +297,10 @@ def _unreadable(member: Member, begin: Begin, why: str) -> Begin:
     return begin
 
 
-def _trained(job: Job, store: Store, trial: Trial) -> Done | Failed:
+def _trained(job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]) -> Done | Failed:
     """The last word of a rank."""
     try:
-        failure = train(job, store, trial, nullcontext())
+        failure = train(job, store, trial, own)
     except RankFailed as error:
         return Failed(error.fault)
     if failure is None:

@@ -9,7 +9,7 @@ from regrow.tasks import capture, output, variables
 from regrow.tasks.group.member import LEFT_EXIT, Member, run_member
 from regrow.tasks.group.wire import Hello, Wire
 from regrow.tasks.logs import LogRelay
-from regrow.tasks.messages import Assignment, Host, Job, Viewers
+from regrow.tasks.messages import Assignment, Host, Job, Records, Viewers
 from regrow.tasks.ports import Store
 from regrow.tasks.run_trial import OUTPUT_SECONDS
 
@@ -19,7 +19,7 @@ LEAVE_SECONDS = 2.0
 
 def run_rank(
     job: Job, assignment: Assignment, rank: int, connect: Callable[[], Wire], store: Store, host: Host, *, lease: float,
-    patience: float, devices: str, viewers: Viewers, task_run: str,
+    patience: float, devices: str, viewers: Viewers, task_run: str, records: Records | None = None,
 ) -> None:
     """Runs one rank to its end. What it prints goes to its trial's log, marked. `connect`: comes in at rank 0's door.
 
@@ -36,7 +36,10 @@ def run_rank(
     wire.send(Hello(rank=rank, place=host.place(), devices=devices))
     member = Member(wire, lease=lease, patience=patience, leave=leave)
     with capture.CAPTURE.on(), capture.kept_output(store, assignment.trial, assignment.attempt, relay, mark=f"[rank {rank}] "):
-        run_member(job, assignment, store, member=member, host=host, put=lambda welcome: variables.put(welcome.variables))
+        run_member(
+            job, assignment, store, member=member, host=host, put=lambda welcome: variables.put(welcome.variables),
+            records=records,
+        )
     output.KEEPER.finish(OUTPUT_SECONDS)
     relay.close()
     if left := relay.take():

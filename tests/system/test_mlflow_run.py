@@ -50,6 +50,25 @@ def train(trial):
             time.sleep(1)  # the report is on its way
             os.kill(os.getpid(), signal.SIGKILL)
 """
+GROUP = """
+import os, time
+
+import mlflow
+
+
+def train(trial):
+    rank = trial.world.rank
+    with mlflow.start_run() as own:
+        mlflow.log_param("rank", rank)
+        mlflow.log_metric("of_rank", float(rank))
+        parent, until = own.data.tags["mlflow.parentRunId"], time.monotonic() + 120
+        wanted = {f"system/rank_{n}/cpu_utilization_percentage" for n in range(2)}
+        while not wanted <= set(mlflow.MlflowClient().get_run(parent).data.metrics):
+            assert time.monotonic() < until
+            time.sleep(0.2)  # MLflow's threads tell nobody
+    mlflow.start_run(run_name="left open")
+    trial.report({"score": trial.config["C"]})
+"""
 TRIALS = ("trial-0000", "trial-0001", "trial-0002", "trial-0003")
 
 
@@ -149,6 +168,29 @@ def test_the_best_model_is_registered_once_with_its_signature(ended: Ended) -> N
     model = ended.client.get_logged_model(str(version.source).rpartition("/")[2])
     assert "inputs" in yaml.safe_load((Path(model.artifact_location) / "MLmodel").read_text())["signature"]
     assert "not registered" not in ended.said
+
+
+def test_each_worker_of_a_trial_has_runs_of_its_own_and_its_machines_load_in_the_trials_run(tmp_path: Path) -> None:
+    with desk_in(tmp_path) as desk:
+        file = desk.write(
+            "group", train=GROUP, space={"C": {"uniform": [0.1, 1.0]}}, trials=1, max_steps=1, mlflow={"system_metrics": True},
+            resources={"cpu": 0.5, "workers": 2}, env={"MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.2", "MLFLOW_SYSTEM_METRICS_NODE_ID": "a"},
+        )
+        process = desk.start("run", file)
+        said, _ = process.communicate(timeout=500)
+        assert process.returncode == 0, said
+        places = Places.at(str(desk.folder / ".regrow"))
+        group = Ended(desk=desk, places=places, client=MlflowClient(places.mlflow_uri), said=said)
+        trial, own = group.runs()["trial-0000"], "attempt 1 of trial-0000"
+        assert {name.split("/")[1] for name in trial.data.metrics if name.startswith("system/")} == {"rank_0", "rank_1"}
+        assert (trial.data.params["rank"], trial.data.metrics["of_rank"]) == ("0", 0.0), "the first worker's share alone"
+        everywhere = group.client.search_runs([trial.info.experiment_id])
+        below = {r.data.tags["mlflow.runName"]: r for r in everywhere if r.data.tags.get("mlflow.parentRunId") == trial.info.run_id}
+        assert below[own].data.params["rank"] == "0"
+        assert below[f"{own}, rank 1"].data.params["rank"] == "1"
+        left = [run for run in everywhere if run.info.run_name == "left open"]
+        assert [run.info.status for run in left] == ["FINISHED", "FINISHED"]
+        assert sorted(run.data.tags.get("regrow.rank", "0") for run in left) == ["0", "1"]
 
 
 def test_mlflow_can_be_filled_again_from_the_log(ended: Ended, tmp_path: Path) -> None:

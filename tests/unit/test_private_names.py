@@ -72,6 +72,7 @@ MLFLOW = {
     "mlflow.server.fastapi_app:app": "`regrow ui` does not start",
     "mlflow.system_metrics.system_metrics_monitor:SystemMetricsMonitor(run_id, resume_logging, tracking_uri)":
         "`mlflow: {system_metrics: true}` records nothing, and says so",
+    "mlflow.system_metrics.system_metrics_monitor:SystemMetricsMonitor.node_id": "all workers of a trial record under one name",
 }
 _TPE, _KERNELS = "optuna.samplers._tpe.parzen_estimator", "optuna.samplers._tpe.probability_distributions"
 OPTUNA = {
