@@ -117,8 +117,8 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     [
         # The server and four workers. In which order gradients come is for the machine to say in the asynchronous one.
         ("parameter_server", [SYNCHRONOUS, ASYNCHRONOUS], ("ray::ParameterServer", *["ray::Worker"] * 4), [True, False]),
-        ("evolution_strategies", [GENERATIONS], (), [True]),
-        ("a3c", [ROLLOUTS], ("ray::Runner",) * 4, [False]),
+        pytest.param("evolution_strategies", [GENERATIONS], (), [True], marks=pytest.mark.nightly),
+        pytest.param("a3c", [ROLLOUTS], ("ray::Runner",) * 4, [False], marks=pytest.mark.nightly),
         ("cross_validation", [FOLDS], (), [True]),
     ],
     ids=["parameter server", "evolution strategies", "a3c", "cross-validation"],
