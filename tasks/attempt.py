@@ -98,7 +98,7 @@ def run_attempt(
                 own = recorded(records, job, assignment, trial, scratch)
                 overdue = Overdue(job, assignment, reporter, _leaving(host))
                 try:
-                    with group.watched(reporter.notice_of, _left_by(overdue, reporter, host)):
+                    with group.watched(reporter.notice_of, _left_by(overdue, reporter, host), reporter.silent):
                         outcome = _begun(job, store, trial, reporter, own, group, origin, overdue)
                 finally:
                     host.end_children()
@@ -107,7 +107,7 @@ def run_attempt(
                 outcome = _failed("infrastructure", f"its checkpoint could not be read: {origin.trouble}")
                 step = origin.step
             _finish_saving(writer, assignment.trial, fenced=reporter.reply.reason == "fenced")
-            if writer.broken is not None and outcome[0] != "failed":
+            if writer.broken is not None and outcome[0] not in ("failed", "lost") and reporter.reply.reason != "fenced":
                 raise writer.broken
         except GroupBroken:
             writer.give_up()
@@ -190,7 +190,7 @@ def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
     except (StoreError, OSError) as error:
         return _Origin(step=step, skipped=skipped, trouble=error)
     return _Origin(
-        step=step, folder=folder, cloned=_saved(assignment, copy, source=source), skipped=skipped, manifest=found.manifest
+        step=step, folder=folder, cloned=_saved(assignment, copy, source=source), skipped=skipped, manifest=copy.manifest
     )
 
 
@@ -238,7 +238,8 @@ def _train(
         except RankFailed as error:
             return error.fault.outcome, error.fault.cause, error.fault.message, error.fault.trace
         if failure is not None:
-            return "failed", failure.cause, failure.message, failure.trace
+            who = "" if group.others is None else f"rank 0, at step {trial.at}: "
+            return "failed", failure.cause, f"{who}{failure.message}", failure.trace
         cut_short = trial.cut_short
     match reporter.reply.reason:
         case ("stopped" | "paused") as outcome if cut_short:

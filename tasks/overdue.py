@@ -38,11 +38,11 @@ class Overdue:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Within the block, in which the attempt trains."""
+        self._reporter.begin()
         shortest = min((span for span in (self._job.stall, self._job.trial_seconds) if span is not None), default=None)
         if shortest is None:
             yield
             return
-        self._reporter.begin()
         thread = threading.Thread(target=self._run, args=(min(LOOK_SECONDS, shortest / 10),), name="regrow-overdue", daemon=True)
         thread.start()
         try:

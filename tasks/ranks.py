@@ -104,6 +104,10 @@ class Reports(Protocol):
         ...
 
 
+SNAPSHOTS = "snapshots"
+"""Where there is trouble, if the disk is full on which snapshots are made: then the training waits."""
+
+
 class Snapshots(Protocol):
     """Where a trial's snapshots go. A CheckpointWriter, or one rank's part of it."""
 
@@ -199,9 +203,12 @@ class Group(Ranks, Protocol):
         """What another rank did, or what became of it, that may have made this one fail; waits a moment for it."""
         ...
 
-    def watched(self, notice: Callable[[str, str], None], leave: Leave) -> AbstractContextManager[object]:
+    def watched(
+        self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
+    ) -> AbstractContextManager[object]:
         """Within the block, `notice(why, node_id)` is called for what ranks hear of their end (`node_id` "": of their process's
-        alone), and `leave` if this one does not react when another one is at fault, or gone.
+        alone), and `leave` if this one does not react when another one is at fault, or gone. `silent`: seconds since this one's
+        training said anything, None while it waits for an answer.
         """
         ...
 
@@ -231,6 +238,8 @@ class Alone:
     def blamed(self) -> None:
         """See Group."""
 
-    def watched(self, notice: Callable[[str, str], None], leave: Leave) -> AbstractContextManager[object]:
+    def watched(
+        self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
+    ) -> AbstractContextManager[object]:
         """See Group."""
         return nullcontext()

@@ -42,7 +42,7 @@ class Reporter:
         self._draining = self._draining_node = ""
         self._training: int | None = None
         self._waiting = False
-        self._said = 0.0
+        self._said = time.monotonic()
         self._pace = 0.0
         self.step = 0
         """The last step that was reported or restored."""

@@ -21,7 +21,7 @@ from regrow.search.spec import MOST_STEPS
 from regrow.tasks.disk import full, is_full
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.messages import Assignment, Job, Reason
-from regrow.tasks.ranks import Alone, Order, Ranks, Reports, Snapshots, World
+from regrow.tasks.ranks import SNAPSHOTS, Alone, Order, Ranks, Reports, Snapshots, World
 
 ROOM_SECONDS = 1.0
 """Between two tries to write a snapshot to a disk that is full."""
@@ -87,6 +87,8 @@ class Trial:
         self._limit = self._most
         self._last_checkpoint = time.monotonic()
         self._saved_step = restored_step
+        self._reporting = False
+        """Whether a report is under way, or has raised."""
         self._left_out = False
         """Whether the last checkpoint that was due found no room on the disk."""
         self._settled = False
@@ -114,6 +116,11 @@ class Trial:
     def step(self) -> int:
         """The last step reported (or restored); 0 before the first."""
         return self._step
+
+    @property
+    def at(self) -> int:
+        """The step that is being done: that which is reported next, or whose checkpoint is written."""
+        return self._step + (not self._reporting)
 
     def enough_if(self, function: Callable[[int, dict[str, float | None]], object]) -> None:
         """The experiment's stop function for trials: (number, metrics of the step) -> whether the trial has done enough."""
@@ -177,14 +184,14 @@ class Trial:
         if not self._alone:
             with self._reporter.awaited():  # by the other ranks, who have their own limit
                 clean = self._ranks.gather(self._step + 1, clean)
-        self._step += 1
+        self._step, self._reporting = self._step + 1, True
         self._metrics |= clean
         order = self._ranks.ordered(lambda: self._first_order(clean, saves=checkpoint is not None))
         self._obey(order, checkpoint)
         if order.more:
             order = self._ranks.ordered(lambda: self._second_order(saves=checkpoint is not None))
             self._obey(order, checkpoint)
-        self._order = order
+        self._order, self._reporting = order, False
         if self._current is None:
             self._end_if_over()
 
@@ -309,9 +316,9 @@ class Trial:
             if not found or not isinstance(error, Exception):
                 raise
             where = f"{place}, where snapshots are made (TMPDIR)"
-            self._writer.troubled("snapshots", f"{full(place)}; trial {self.number}, step {self._step}, has no room in {where}")
+            self._writer.troubled(SNAPSHOTS, f"{full(place)}; trial {self.number}, step {self._step}, has no room in {where}")
             return None
-        self._writer.troubled("snapshots", "")
+        self._writer.troubled(SNAPSHOTS, "")
         return folder
 
     def _clean(self, metrics: Mapping[str, float]) -> dict[str, float | None]:

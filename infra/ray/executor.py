@@ -27,7 +27,8 @@ from regrow.infra.ray.nodes import MARKET_LABEL, Nodes
 from regrow.search.needs import Bundle, Needs
 from regrow.tasks import variables
 from regrow.tasks.executor import AttemptLost, Carried
-from regrow.tasks.group.leader import FORM_SECONDS, GREET_SECONDS, PATIENCE_SECONDS, Leader
+from regrow.tasks.group.door import GREET_SECONDS
+from regrow.tasks.group.leader import FORM_SECONDS, Leader
 from regrow.tasks.group.run_rank import run_rank
 from regrow.tasks.group.wire import Wire
 from regrow.tasks.messages import Assignment, CoordinatorGone, Job, Records
@@ -185,8 +186,7 @@ def _follow(shared: Shared, assignment: Assignment, task_run: str, meeting: Meet
 
     run_rank(
         shared.job, assignment, rank, connect, shared.store, shared.host, lease=shared.job.lease,
-        patience=shared.job.stall or PATIENCE_SECONDS, devices=_devices(shared.host), viewers=shared.coordinator,
-        task_run=task_run, records=shared.records,
+        devices=_devices(shared.host), viewers=shared.coordinator, task_run=task_run, records=shared.records,
     )
 
 

@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import partial
 from pathlib import Path
 
-from regrow.search.durations import in_words
 from regrow.search.events import Row
 from regrow.tasks import checkpoints
-from regrow.tasks.group.leader import BEAT_SECONDS, PATIENCE_SECONDS
+from regrow.tasks.group.circle import BEAT_SECONDS
 from regrow.tasks.group.wire import (
     Alive,
     Begin,
@@ -43,13 +42,17 @@ from regrow.tasks.messages import Assignment, Host, Job, Records, Reply
 from regrow.tasks.overdue import stacks
 from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError, Unavailable
-from regrow.tasks.ranks import Fault, Metrics, Order, RankFailed, World
+from regrow.tasks.ranks import Fault, Metrics, Order, World
 from regrow.tasks.traces import in_a_line, one_line
 from regrow.tasks.training import recorded, train
 from regrow.tasks.trial import Trial, TrialEnd
 
 LEFT_EXIT = 77
 """Exit code of a rank whose rank 0 is gone (EX_NOPERM)."""
+FETCH_SECONDS = 900.0
+"""How long a rank that is to go on from a checkpoint waits for a store that is out of reach."""
+CLOSE_SECONDS = 2.0
+"""How long a part that is on its way may take when nobody waits for it any more."""
 _LOG = logging.getLogger("regrow.trial")
 
 
@@ -58,8 +61,8 @@ class Member:
 
     leads = False
 
-    def __init__(self, wire: Wire, *, lease: float, patience: float, leave: Callable[[], None]) -> None:
-        self._wire, self._lease, self._patience, self._leave = wire, lease, patience, leave
+    def __init__(self, wire: Wire, *, lease: float, leave: Callable[[], None]) -> None:
+        self._wire, self._lease, self._leave = wire, lease, leave
         self._changed = threading.Condition()
         self._told: deque[Message] = deque()
         self._over = False
@@ -84,16 +87,9 @@ class Member:
 
     def ordered(self, decide: Callable[[], Order]) -> Order:
         """See Ranks."""
-        try:
-            told = self.next(self._patience)
-            if isinstance(told, Bye):  # rank 0 has ended meanwhile
-                raise TrialEnd
-        except TimeoutError:
-            message = f"rank 0 did not report within {in_words(self._patience)} after rank {self.world.rank}"
-            fault = Fault(rank=0, message=message)
-            _LOG.warning("%s. What the threads of rank %d are doing:\n%s", message, self.world.rank, stacks(self._training))
-            self.say(Failed(fault))
-            raise RankFailed(fault) from None
+        told = self.next()
+        if isinstance(told, Bye):  # rank 0 has ended meanwhile
+            raise TrialEnd
         assert isinstance(told, Ordered), told
         self.reply = Reply(reason=told.order.reason)
         return told.order
@@ -119,11 +115,10 @@ class Member:
         with suppress(OSError):
             self._wire.send(message)
 
-    def next(self, seconds: float | None = None) -> Message:
-        """What rank 0 says to the one who trains. Raises TimeoutError."""
+    def next(self) -> Message:
+        """What rank 0 says to the one who trains. It is waited for as long as that lives: it knows by itself when it is late."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._told, seconds):
-                raise TimeoutError
+            self._changed.wait_for(lambda: self._told)
             return self._told.popleft()
 
     def wait(self) -> None:
@@ -165,10 +160,12 @@ class Parts:
         self._absent: dict[int, str] = {}
         self._known: dict[str, int] = {}
         self._ended = False
+        self._given_up = threading.Event()
         self._jobs: deque[Upload | Forget] = deque()
         self._changed = threading.Condition()
         member.on_part = self._take
-        threading.Thread(target=self._run, name="regrow-checkpoints", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="regrow-checkpoints", daemon=True)
+        self._thread.start()
 
     def submit(self, folder: Path, step: int) -> None:
         """See Snapshots. Rank 0, whose orders this one waits for, is the one who waits where they pile up."""
@@ -193,8 +190,11 @@ class Parts:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """What is left is of no use to anybody."""
-        for folder in list(self._folders.values()):
+        """What is left is of no use to anybody; what is on its way is given up."""
+        self._given_up.set()
+        self.end()
+        self._thread.join(CLOSE_SECONDS)
+        for folder in self._taken(math.inf):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take(self, job: Upload | Forget) -> None:
@@ -205,21 +205,29 @@ class Parts:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._jobs)
+                self._changed.wait_for(lambda: self._jobs or self._given_up.is_set())
+                if self._given_up.is_set():
+                    return
                 job = self._jobs.popleft()
             if isinstance(job, Forget):
                 for blob in list(self._known) if job.blobs is None else job.blobs:
                     self._known.pop(blob, None)
                 continue
             self._upload(job.step)
-            for older in [other for other in self._folders if other < job.step]:  # rank 0 had none then
-                shutil.rmtree(self._folders.pop(older), ignore_errors=True)
+            for older in self._taken(job.step):  # rank 0 had none then
+                shutil.rmtree(older, ignore_errors=True)
+
+    def _taken(self, before: float) -> list[Path]:
+        """The folders of the steps before this one, which nobody asks for any more."""
+        with self._changed:
+            return [self._folders.pop(step) for step in list(self._folders) if step < before]
 
     def _upload(self, step: int) -> None:
         with self._changed:
             self._changed.wait_for(lambda: step in self._folders or step in self._absent or self._ended)
-        if (folder := self._folders.pop(step, None)) is None:
-            self._member.say(Uploaded(step, why=self._absent.pop(step, "its training has ended")))
+            folder, why = self._folders.pop(step, None), self._absent.pop(step, "its training has ended")
+        if folder is None:
+            self._member.say(Uploaded(step, why=why))
             return
         trial, attempt = self._lease
 
@@ -234,7 +242,7 @@ class Parts:
             return Uploaded(step, part=part)
 
         try:
-            self._member.say(patiently(once, say=_LOG.info, seconds=math.inf))
+            self._member.say(patiently(once, say=_LOG.info, seconds=math.inf, given_up=self._given_up))
             self.troubled("store", "")
         except Exception as error:  # noqa: BLE001 - whatever it is: rank 0 knows what to do without the part
             self._member.say(Uploaded(step, why=in_a_line(error)))
@@ -252,7 +260,8 @@ def run_member(
     """
     member.start()
     welcome = member.next()
-    assert isinstance(welcome, Welcome), welcome
+    if not isinstance(welcome, Welcome):  # rank 0 has ended meanwhile
+        return
     member.world = welcome.world
     put(welcome)
     with ExitStack() as closing:
@@ -264,7 +273,7 @@ def run_member(
         closing.enter_context(host.listen(lambda why, node: member.say(Noticed(why, node_id if node else ""))))
         try:
             begin = _restored(member, store, scratch / "restored")
-            if isinstance(member.next(), Go):
+            if begin is not None and isinstance(member.next(), Go):
                 restored = None if begin.manifest is None else Path(begin.folder)
                 trial = Trial(job, assignment, member, parts, restored=restored, restored_step=begin.step, ranks=member)
                 said = _trained(job, store, trial, recorded(records, job, assignment, trial, scratch))
@@ -275,13 +284,15 @@ def run_member(
         member.wait()
 
 
-def _restored(member: Member, store: Store, folder: Path) -> Begin:
+def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
+    """Where it begins, with the checkpoint on this node; None where rank 0 has ended meanwhile."""
     begin = member.next()
-    assert isinstance(begin, Begin), begin
+    if not isinstance(begin, Begin):
+        return None
     if begin.manifest is not None and not begin.folder:
         fetch = partial(checkpoints.restore, store, [begin.manifest], folder)
         try:
-            found = patiently(fetch, say=_LOG.warning, seconds=PATIENCE_SECONDS)
+            found = patiently(fetch, say=_LOG.warning, seconds=FETCH_SECONDS)
         except (StoreError, OSError) as error:
             return _unreadable(member, begin, one_line(str(error)))
         if found.manifest is None:
@@ -299,11 +310,8 @@ def _unreadable(member: Member, begin: Begin, why: str) -> Begin:
 
 def _trained(job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]) -> Done | Failed:
     """The last word of a rank."""
-    try:
-        failure = train(job, store, trial, own)
-    except RankFailed as error:
-        return Failed(error.fault)
+    failure = train(job, store, trial, own)
     if failure is None:
         return Done(trial.step)
-    message = f"rank {trial.world.rank}, at step {trial.step + 1}: {failure.message}"
+    message = f"rank {trial.world.rank}, at step {trial.at}: {failure.message}"
     return Failed(Fault(rank=trial.world.rank, message=message, trace=failure.trace, cause=failure.cause))

@@ -19,7 +19,7 @@ LEAVE_SECONDS = 2.0
 
 def run_rank(
     job: Job, assignment: Assignment, rank: int, connect: Callable[[], Wire], store: Store, host: Host, *, lease: float,
-    patience: float, devices: str, viewers: Viewers, task_run: str, records: Records | None = None,
+    devices: str, viewers: Viewers, task_run: str, records: Records | None = None,
 ) -> None:
     """Runs one rank to its end. What it prints goes to its trial's log, marked. `connect`: comes in at rank 0's door.
 
@@ -34,7 +34,7 @@ def run_rank(
     relay = LogRelay(lambda lines: viewers.show(task_run, lines))
     wire = connect()
     wire.send(Hello(rank=rank, place=host.place(), devices=devices))
-    member = Member(wire, lease=lease, patience=patience, leave=leave)
+    member = Member(wire, lease=lease, leave=leave)
     with capture.CAPTURE.on(), capture.kept_output(store, assignment.trial, assignment.attempt, relay, mark=f"[rank {rank}] "):
         run_member(
             job, assignment, store, member=member, host=host, put=lambda welcome: variables.put(welcome.variables),

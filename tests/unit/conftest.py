@@ -15,11 +15,12 @@ import pytest
 from tests.unit.attempting import attempt, make_office
 from tests.unit.exported import unfinished_history, unfinished_root
 from tests.unit.figured import histories
+from tests.unit.grouped import group, make_pair
 from tests.unit.programs import programs
 from tests.unit.refusing import refused
 from tests.unit.works import works
 
-__all__ = ["attempt", "histories", "make_office", "programs", "refused", "unfinished_history", "unfinished_root", "works"]
+__all__ = ["attempt", "group", "histories", "make_office", "make_pair", "programs", "refused", "unfinished_history", "unfinished_root", "works"]
 
 
 @pytest.hookimpl(wrapper=True)
