@@ -39,6 +39,29 @@ def train(trial):
         print("WISH", os.environ.get("WISH"), os.environ.get("MISSED"), os.getcwd(), Path("here.txt").read_text())
         trial.report({"score": trial.config["x"]})
 """
+STARTS = """
+import os
+from pathlib import Path
+
+import ray
+
+
+def seen():
+    return os.environ.get("WISH"), os.environ.get("GIVEN"), os.getcwd(), Path("here.txt").read_text()
+
+
+@ray.remote
+class Child:
+    def call(self, function):
+        return seen(), function()
+
+
+def train(trial):
+    assert ray.get(Child.remote().call.remote(seen)) == (seen(), seen())
+    print(*seen())
+    for step in trial.steps():
+        trial.report({"score": trial.config["x"]})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +161,14 @@ def test_trials_find_the_folder_and_the_variables_of_the_terminal(desk: Desk) ->
     assert f"WISH 42 None {desk.folder} found" in desk.run("logs", "typed", "0").stdout
     desk.run("resume", "typed", "--trials", "2", MISSED="7")
     assert f"WISH None 7 {desk.folder} found" in desk.run("logs", "typed", "1").stdout
+
+
+def test_what_a_trial_starts_finds_them_too_and_the_trials_code(desk: Desk) -> None:
+    children = {"cpu": 1, "children": {"cpu": 1, "count": 1}}
+    file = desk.write("starts", train=STARTS, trials=1, max_steps=1, concurrency=1, resources=children, env={"GIVEN": "5"})
+    (desk.folder / "here.txt").write_text("found")
+    desk.run("run", file, WISH="42")
+    assert f"42 5 {desk.folder} found" in desk.run("logs", "starts", "0").stdout
 
 
 def test_mistakes_are_told_as_without_a_station(desk: Desk) -> None:
