@@ -1,0 +1,162 @@
+"""Has RLlib look at an experiment before anything is started: at the ends of its space, its environment, its networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from regrow.infra.rllib.bundles import needed, resources
+from regrow.infra.rllib.own_code import KEY, called, configures
+from regrow.infra.rllib.settings import configured, quiet, refusal, require
+from regrow.search.errors import SpecError
+from regrow.search.needs import Bundle
+from regrow.search.space import Choice, Condition, Constant, Json, Parameter, Space
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserCodeError
+from regrow.tasks.traces import in_a_line, user_trace
+from regrow.tasks.trainable import as_a_script
+
+ENDS = (1e-6, 1 - 1e-6)
+"""Where the prior of a parameter is looked at: at its least and its greatest value."""
+_MOST = 50
+"""Values of one choice that are looked at."""
+Make = Callable[[dict[str, Any]], Any]
+
+
+def checked(spec: Spec, found: Any = None) -> Spec:
+    """The specification with the resources that RLlib needs, where it has none of its own; unchanged if it is no experiment of
+    RLlib's. `found`: what its trainable is, None where `rllib` stands in its place.
+
+    Raises SpecError for what RLlib does not take, UserError where it is not installed, UserCodeError for an exception of a user's
+    own function.
+    """
+    if spec.rllib is None and not configures(found):
+        return spec
+    require()
+    with quiet(), as_a_script(spec.trainable, spec.working_dir):
+        return spec.model_copy(update={"resources": resources(spec, _Look(spec, found).bundles())})
+
+
+class _Look:
+    """One look at a specification's configurations."""
+
+    def __init__(self, spec: Spec, found: Any) -> None:
+        self._spec = spec
+        self._make: Make = (lambda parameters: self._called(found, parameters)) if spec.rllib is None else self._configured
+        self._tried: dict[str, Any] = {}
+
+    def _configured(self, parameters: dict[str, Any]) -> Any:
+        assert self._spec.rllib is not None
+        return configured(self._spec.rllib, parameters, folder=self._spec.working_dir, gpus=self._spec.resources.gpu)
+
+    def _called(self, found: Any, parameters: dict[str, Any]) -> Any:
+        try:
+            return called(found, parameters, self._spec.trainable)
+        except SpecError:
+            raise
+        except (Exception, SystemExit) as error:
+            told = SpecError("trainable", self._spec.trainable, f"raised {in_a_line(error)} for {parameters}")
+            raise UserCodeError(str(told), user_trace(error)) from error
+
+    def bundles(self) -> tuple[Bundle, ...]:
+        """What a trial needs. Raises SpecError for the first that is wrong."""
+        space = self._spec.space
+        whole = [(config, self._refused(config)) for config in (_at(space, end) for end in ENDS)]
+        if all(error is not None for _, error in whole):
+            raise self._culprit(whole[0][0]) or self._as_a_whole(whole[0][1])
+        for parameter in space.parameters:
+            for value in _ends(parameter):
+                errors = [self._refused(_at(space, end, {parameter.name: value})) for end in ENDS]
+                if all(errors):  # whatever else is chosen; what does not go together only fails the trials that choose it
+                    raise refusal(f"space.{parameter.name}", value, errors[0] or ValueError())
+        good = next(config for config, error in whole if error is None)
+        self._build(good)
+        return self._same()
+
+    def _refused(self, config: Mapping[str, Json]) -> Exception | None:
+        """What RLlib says against a configuration (flat); None for nothing."""
+        made = self._made(config)
+        try:
+            made.validate()
+        except Exception as error:  # noqa: BLE001 - RLlib raises ValueError and much else
+            return error
+        self._tried[str(sorted(config.items(), key=str))] = made
+        return None
+
+    def _made(self, config: Mapping[str, Json]) -> Any:
+        return self._make(self._spec.space.nest(config))
+
+    def _culprit(self, config: Mapping[str, Json]) -> SpecError | None:
+        """The error for the one parameter that RLlib does not take, beside its own settings."""
+        with suppress(SpecError):
+            if self._refused({}) is not None:
+                return None
+            for name, value in config.items():
+                if (error := self._refused({name: value})) is not None:
+                    return refusal(f"space.{name}", value, error)
+        return None
+
+    def _as_a_whole(self, error: Exception | None) -> SpecError:
+        part = self._spec.rllib
+        key, value = ("trainable", self._spec.trainable) if part is None else ("rllib", part.model_dump(exclude_defaults=True))
+        return refusal(key, value, error or ValueError())
+
+    def _build(self, config: Mapping[str, Json]) -> None:
+        """Makes the environment and the networks once, as a trial would. Raises SpecError."""
+        made = self._made(config).env_runners(num_env_runners=0).learners(num_learners=0, num_gpus_per_learner=0)
+        from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+        from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+        usual = MultiAgentEnvRunner if made.is_multi_agent else SingleAgentEnvRunner
+        key, value = (KEY, self._spec.rllib.env) if self._spec.rllib is not None else ("trainable", self._spec.trainable)
+        try:
+            runner = (made.env_runner_cls or usual)(config=made, worker_index=0)
+        except Exception as error:
+            raise refusal(key, value, error) from error
+        try:
+            made.build_learner(spaces=runner.get_spaces())
+        except Exception as error:
+            raise self._as_a_whole(error) from error
+        finally:
+            runner.stop()
+
+    def _same(self) -> tuple[Bundle, ...]:
+        """What each of the configurations needs that were tried; raises SpecError where that is not the same."""
+        found = [needed(made) for made in self._tried.values()]
+        if any(bundles != found[0] for bundles in found):
+            problem = "RLlib needs other resources for some trials than for others"
+            raise SpecError("space", None, problem, "give each setting that says how many processes there are one value")
+        return found[0]
+
+
+def _at(space: Space, end: float, fixed: Mapping[str, Json] | None = None) -> dict[str, Json]:
+    """The configuration (flat) with all parameters at one end of their priors, but those that are `fixed`, which take part."""
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    wanted: dict[str, Json] = dict(fixed or {})
+    for name in list(wanted):
+        for condition in _conditions(by_name, by_name[name]):
+            wanted.setdefault(condition.parameter, condition.values[0])
+    config: dict[str, Json] = {}
+    for parameter in space.flat:
+        if parameter.active(config):
+            name = parameter.name
+            config[name] = wanted[name] if name in wanted else parameter.domain.quantile(end)
+    return config
+
+
+def _conditions(by_name: Mapping[str, Parameter], parameter: Parameter) -> Iterator[Condition]:
+    """All on which a parameter depends, also through others."""
+    for condition in parameter.when:
+        yield condition
+        yield from _conditions(by_name, by_name[condition.parameter])
+
+
+def _ends(parameter: Parameter) -> list[Json]:
+    """The values of a parameter that are looked at."""
+    domain = parameter.domain
+    if isinstance(domain, Constant):
+        return []
+    if isinstance(domain, Choice):
+        return list(domain.values[:_MOST])
+    return [domain.quantile(end) for end in ENDS]
