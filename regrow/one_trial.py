@@ -1,4 +1,6 @@
-"""One trial in this process, without Ray, Prefect, MLflow or a state root: what `regrow try` runs. Nothing is printed here.
+"""One trial in this process, without Prefect, MLflow or a state root: what `regrow try` runs. Nothing is printed here.
+
+There is no Ray either, unless the trial is RLlib's, which starts its processes there.
 
 It is the same attempt as an experiment's. Its coordinator always says "go on", its store is a folder that goes away with it, and
 what it prints is not captured, so that a debugger has the terminal.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 from msgspec import structs
 
 from regrow.infra.mlflow.in_trial import nowhere
-from regrow.infra.ray.joining import environment
+from regrow.infra.ray.joining import environment, join
+from regrow.infra.rllib.trials import RLlibTrials
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Place, Row, Saved
@@ -79,7 +82,10 @@ class OneTrial:
         )
         group = alone() if spec.resources.widths[1] > 1 else {}  # a training that is one of many is one of one here
         with within(environment(spec) | group), nowhere():
-            return run_attempt(job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False).ended
+            return run_attempt(
+                job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False,
+                frameworks=RLlibTrials(),
+            ).ended
 
     def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient: go on, and ask again at the next step, so that each is heard of when it is made."""
@@ -110,6 +116,11 @@ class Here:
     def listen(self, tell: Any) -> Iterator[None]:
         """See Host."""
         yield
+
+
+def cluster_for(spec: Spec | None) -> AbstractContextManager[object]:
+    """A Ray cluster within the block for a trial that needs one; None for one that does not."""
+    return nullcontext() if spec is None else join(spec)
 
 
 @contextmanager

@@ -7,10 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from regrow.infra.rllib.bundles import needed, resources
+from regrow.infra.rllib.metrics import PLACES, may_be
 from regrow.infra.rllib.own_code import KEY, called, configures
 from regrow.infra.rllib.settings import configured, quiet, refusal, require
 from regrow.search.errors import SpecError
 from regrow.search.needs import Bundle
+from regrow.search.options import nearest
 from regrow.search.space import Choice, Condition, Constant, Json, Parameter, Space
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserCodeError
@@ -19,6 +21,8 @@ from regrow.tasks.trainable import as_a_script
 
 ENDS = (1e-6, 1 - 1e-6)
 """Where the prior of a parameter is looked at: at its least and its greatest value."""
+NETWORKS = ("model", "model_config")
+"""Parameters that the networks are made of."""
 _MOST = 50
 """Values of one choice that are looked at."""
 Make = Callable[[dict[str, Any]], Any]
@@ -33,6 +37,11 @@ def checked(spec: Spec, found: Any = None) -> Spec:
     """
     if spec.rllib is None and not configures(found):
         return spec
+    for place, metric in enumerate(spec.metrics):
+        if not may_be(metric.name):
+            key = "metric" if isinstance(spec.metric, str) else f"metric.{place}.name"
+            hint = f"{nearest(metric.name, [*PLACES])}; or the place of a number in RLlib's result, with slashes"
+            raise SpecError(key, metric.name, "is no metric of a trial of RLlib's", hint)
     require()
     with quiet(), as_a_script(spec.trainable, spec.working_dir):
         return spec.model_copy(update={"resources": resources(spec, _Look(spec, found).bundles())})
@@ -70,8 +79,12 @@ class _Look:
                 errors = [self._refused(_at(space, end, {parameter.name: value})) for end in ENDS]
                 if all(errors):  # whatever else is chosen; what does not go together only fails the trials that choose it
                     raise refusal(f"space.{parameter.name}", value, errors[0] or ValueError())
-        good = next(config for config, error in whole if error is None)
-        self._build(good)
+        end, good = next((end, config) for end, (config, error) in zip(ENDS, whole, strict=True) if error is None)
+        self._build(good, None)
+        for parameter in space.parameters:
+            if parameter.name.partition(".")[0] in NETWORKS:
+                for value in _ends(parameter):
+                    self._build(_at(space, end, {parameter.name: value}), (parameter.name, value))
         return self._same()
 
     def _refused(self, config: Mapping[str, Json]) -> Exception | None:
@@ -102,8 +115,8 @@ class _Look:
         key, value = ("trainable", self._spec.trainable) if part is None else ("rllib", part.model_dump(exclude_defaults=True))
         return refusal(key, value, error or ValueError())
 
-    def _build(self, config: Mapping[str, Json]) -> None:
-        """Makes the environment and the networks once, as a trial would. Raises SpecError."""
+    def _build(self, config: Mapping[str, Json], because_of: tuple[str, Json] | None) -> None:
+        """Makes the environment and the networks, as a trial would. Raises SpecError. `because_of`: a parameter that is looked at."""
         made = self._made(config).env_runners(num_env_runners=0).learners(num_learners=0, num_gpus_per_learner=0)
         from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
         from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -117,7 +130,8 @@ class _Look:
         try:
             made.build_learner(spaces=runner.get_spaces())
         except Exception as error:
-            raise self._as_a_whole(error) from error
+            wrong = refusal(f"space.{because_of[0]}", because_of[1], error) if because_of else self._as_a_whole(error)
+            raise wrong from error
         finally:
             runner.stop()
 
@@ -125,8 +139,9 @@ class _Look:
         """What each of the configurations needs that were tried; raises SpecError where that is not the same."""
         found = [needed(made) for made in self._tried.values()]
         if any(bundles != found[0] for bundles in found):
-            problem = "RLlib needs other resources for some trials than for others"
-            raise SpecError("space", None, problem, "give each setting that says how many processes there are one value")
+            names = [parameter.name for parameter in self._spec.space.parameters if _ends(parameter)]
+            problem = "RLlib needs more resources for some of their values than for others"
+            raise SpecError("space", names, problem, "give each setting that says how many processes there are one value")
         return found[0]
 
 

@@ -25,7 +25,7 @@ PLACES = {
 }
 """Where each is, by its name."""
 EPISODIC = ("return", "return_min", "return_max", "episode_length", "evaluation_return", "evaluation_length")
-"""Those that an iteration without the end of an episode does not have."""
+"""Those that an iteration does not have in which no episode ended."""
 EVALUATED = {name: PLACES[name].replace("env_runners", "evaluation/env_runners", 1) for name in EPISODIC[:4]}
 """Where an algorithm that learns from recorded episodes has its own."""
 ONLY_MODULE = "default_policy"
@@ -68,6 +68,6 @@ def _number(result: Result, place: str) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def is_episodic(name: str) -> bool:
-    """Whether a metric may be missing after an iteration, and is then as it was: of whole episodes, or RLlib's own."""
-    return name in EPISODIC or "/" in name
+def may_be(name: str) -> bool:
+    """Whether a trial may come to report a metric of this name."""
+    return name in PLACES or "/" in name or "loss" in name or name in _LEARNED

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 
-def use_learning_rates(algorithm: Any, env_steps: int) -> None:
-    """Has each optimizer of a restored algorithm go on with the rate that its configuration says for now.
+def use_learning_rates(learner: Any, env_steps: int) -> None:
+    """Has each optimizer of a learner go on with the rate that its configuration says for now, after so many steps.
 
     The state of an optimizer has the rate that it was saved with, which RLlib replaces only after the next update: a trial that
-    goes on from another one's weights, or with other parameters, would make that update with the wrong one.
+    goes on from another one's weights, or with other parameters, would make that update with the wrong one (Ray 2.60).
     """
-    algorithm.learner_group.foreach_learner(func=partial(_use, env_steps=env_steps))
-
-
-def _use(learner: Any, env_steps: int) -> None:
     for optimizer, schedule in learner._optimizer_lr_schedules.items():  # noqa: SLF001
         learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=env_steps))  # noqa: SLF001
 

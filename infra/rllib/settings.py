@@ -29,7 +29,7 @@ _SEEDS = 2**31
 """RLlib adds numbers of processes to a seed, which NumPy wants below 2**32."""
 OFFLINE_UPDATES = 100
 """Batches of an iteration that learns from recorded episodes, before it is evaluated."""
-_LOGGERS = ("ray.rllib", "ray.tune", "ray.data")
+_LOGGERS = ("ray", "ray.rllib", "ray.tune", "ray.data")
 
 
 def require() -> None:
