@@ -27,7 +27,7 @@ from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.settings import settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots, warm_up
-from regrow.infra.rllib import own_code
+from regrow.infra.rllib import users_code
 from regrow.infra.state.environment import begin_collecting
 from regrow.infra.state.experiments import Prepared, make_importable, prepare
 from regrow.infra.state.places import Places
@@ -284,13 +284,13 @@ def glance_at_environment(spec: Spec) -> None:
     """
     assert spec.rllib is not None
     env, offline = spec.rllib.env, spec.rllib.offline
-    if own_code.is_own(env):
+    if users_code.is_own(env):
         try:
             if (file := locate(env, spec.working_dir)) is not None:
-                with _user_code(own_code.KEY, env):
+                with _user_code(users_code.KEY, env):
                     glance(file, env)
         except SpecError as error:
-            raise SpecError(own_code.KEY, env, error.problem, error.hint) from None
+            raise SpecError(users_code.KEY, env, error.problem, error.hint) from None
     if offline is not None and "://" not in offline and not (place := Path(spec.working_dir or ".", offline)).exists():
         hint = "write it relative to the specification's folder"
         raise SpecError("rllib.offline", offline, f"there is no {place}", hint)
@@ -302,11 +302,11 @@ def check_rllib(spec: Spec, given: Any = None) -> Spec:
 
     Raises SpecError, UserError where RLlib is not installed, UserCodeError for an exception of the user's own code.
     """
-    if spec.rllib is None and given is None and own_code.may_configure(spec):
+    if spec.rllib is None and given is None and users_code.may_configure(spec):
         code = _user_code("trainable", spec.trainable)
         with code, nowhere(), as_a_script(spec.trainable, spec.working_dir):
             given = find(spec.trainable, spec.working_dir)
-    if spec.rllib is None and not own_code.configures(given):
+    if spec.rllib is None and not users_code.configures(given):
         return spec
     from regrow.infra.rllib.check import checked
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from regrow.search.planning.planner import seed_for
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
+from regrow.tasks import own_code
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
 from regrow.tasks.group.world import alone
@@ -118,9 +119,14 @@ class Here:
         yield
 
 
-def cluster_for(spec: Spec | None) -> AbstractContextManager[object]:
+@contextmanager
+def cluster_for(spec: Spec | None) -> Iterator[None]:
     """A Ray cluster within the block for a trial that needs one; None for one that does not."""
-    return nullcontext() if spec is None else join(spec)
+    if spec is None:
+        yield
+        return
+    with within({own_code.TRIAL: "1"}), join(spec, print):  # its processes are the trial's
+        yield
 
 
 @contextmanager

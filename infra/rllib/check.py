@@ -8,12 +8,12 @@ from typing import Any
 
 from regrow.infra.rllib.bundles import needed, resources
 from regrow.infra.rllib.metrics import PLACES, may_be
-from regrow.infra.rllib.own_code import KEY, called, configures
 from regrow.infra.rllib.settings import configured, quiet, refusal, require
+from regrow.infra.rllib.users_code import KEY, called, configures
 from regrow.search.errors import SpecError
 from regrow.search.needs import Bundle
 from regrow.search.options import nearest
-from regrow.search.space import Choice, Condition, Constant, Json, Parameter, Space
+from regrow.search.space import Choice, Condition, Constant, Float, Int, Json, Parameter, Space
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserCodeError
 from regrow.tasks.traces import in_a_line, user_trace
@@ -71,21 +71,26 @@ class _Look:
     def bundles(self) -> tuple[Bundle, ...]:
         """What a trial needs. Raises SpecError for the first that is wrong."""
         space = self._spec.space
-        whole = [(config, self._refused(config)) for config in (_at(space, end) for end in ENDS)]
+        whole = [(end, self._refused(_at(space, end))) for end in ENDS]
         if all(error is not None for _, error in whole):
-            raise self._culprit(whole[0][0]) or self._as_a_whole(whole[0][1])
+            raise self._culprit(self._refused, _at(space, ENDS[0]), whole[0][1])
         for parameter in space.parameters:
             for value in _ends(parameter):
                 errors = [self._refused(_at(space, end, {parameter.name: value})) for end in ENDS]
                 if all(errors):  # whatever else is chosen; what does not go together only fails the trials that choose it
-                    raise refusal(f"space.{parameter.name}", value, errors[0] or ValueError())
-        end, good = next((end, config) for end, (config, error) in zip(ENDS, whole, strict=True) if error is None)
-        self._build(good, None)
+                    raise refusal(f"space.{parameter.name}", value, errors[0])
+        good = next(end for end, error in whole if error is None)
+        if (error := self._not_built(_at(space, good))) is not None:
+            raise self._culprit(self._not_built, _at(space, good), error)
         for parameter in space.parameters:
             if parameter.name.partition(".")[0] in NETWORKS:
                 for value in _ends(parameter):
-                    self._build(_at(space, end, {parameter.name: value}), (parameter.name, value))
+                    if (error := self._not_built(_at(space, good, {parameter.name: value}))) is not None:
+                        raise refusal(f"space.{parameter.name}", value, error)
         return self._same()
+
+    def _made(self, config: Mapping[str, Json]) -> Any:
+        return self._make(self._spec.space.nest(config))
 
     def _refused(self, config: Mapping[str, Json]) -> Exception | None:
         """What RLlib says against a configuration (flat); None for nothing."""
@@ -97,43 +102,40 @@ class _Look:
         self._tried[str(sorted(config.items(), key=str))] = made
         return None
 
-    def _made(self, config: Mapping[str, Json]) -> Any:
-        return self._make(self._spec.space.nest(config))
-
-    def _culprit(self, config: Mapping[str, Json]) -> SpecError | None:
-        """The error for the one parameter that RLlib does not take, beside its own settings."""
-        with suppress(SpecError):
-            if self._refused({}) is not None:
-                return None
-            for name, value in config.items():
-                if (error := self._refused({name: value})) is not None:
-                    return refusal(f"space.{name}", value, error)
-        return None
-
-    def _as_a_whole(self, error: Exception | None) -> SpecError:
-        part = self._spec.rllib
-        key, value = ("trainable", self._spec.trainable) if part is None else ("rllib", part.model_dump(exclude_defaults=True))
-        return refusal(key, value, error or ValueError())
-
-    def _build(self, config: Mapping[str, Json], because_of: tuple[str, Json] | None) -> None:
-        """Makes the environment and the networks, as a trial would. Raises SpecError. `because_of`: a parameter that is looked at."""
+    def _not_built(self, config: Mapping[str, Json]) -> Exception | None:
+        """Why the environment or the networks cannot be made as a trial would; None if they can."""
         made = self._made(config).env_runners(num_env_runners=0).learners(num_learners=0, num_gpus_per_learner=0)
         from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
         from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
         usual = MultiAgentEnvRunner if made.is_multi_agent else SingleAgentEnvRunner
-        key, value = (KEY, self._spec.rllib.env) if self._spec.rllib is not None else ("trainable", self._spec.trainable)
+        runner = None
         try:
             runner = (made.env_runner_cls or usual)(config=made, worker_index=0)
-        except Exception as error:
-            raise refusal(key, value, error) from error
-        try:
             made.build_learner(spaces=runner.get_spaces())
-        except Exception as error:
-            wrong = refusal(f"space.{because_of[0]}", because_of[1], error) if because_of else self._as_a_whole(error)
-            raise wrong from error
+        except Exception as error:  # noqa: BLE001 - the same, and whatever an environment raises
+            return error
         finally:
-            runner.stop()
+            if runner is not None:
+                runner.stop()
+        return None
+
+    def _culprit(
+        self, wrong: Callable[[Mapping[str, Json]], Exception | None], config: Mapping[str, Json], error: Exception | None
+    ) -> SpecError:
+        """The error for the one parameter that is wrong without the others; for all of it where there is none."""
+        part = self._spec.rllib
+        if part is None:
+            return refusal("trainable", self._spec.trainable, error)
+        with suppress(SpecError):
+            settings = {name: value for name, value in config.items() if name.partition(".")[0] == "env_config"}
+            if (bare := wrong(settings)) is not None:
+                built = wrong == self._not_built
+                return refusal(KEY if built else "rllib.algorithm", part.env if built else part.algorithm, bare)
+            for name, value in config.items():
+                if (alone := wrong({**settings, name: value})) is not None:
+                    return refusal(f"space.{name}", value, alone)
+        return refusal("space", self._spec.space.to_json(), error)
 
     def _same(self) -> tuple[Bundle, ...]:
         """What each of the configurations needs that were tried; raises SpecError where that is not the same."""
@@ -174,4 +176,6 @@ def _ends(parameter: Parameter) -> list[Json]:
         return []
     if isinstance(domain, Choice):
         return list(domain.values[:_MOST])
+    if isinstance(domain, Float | Int):
+        return [domain.low, domain.high]
     return [domain.quantile(end) for end in ENDS]

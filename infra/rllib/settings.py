@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.rllib.own_code import KEY, environment, unknown
+from regrow.infra.rllib.users_code import KEY, environment, unknown
 from regrow.search.errors import SpecError
 from regrow.search.spec import RLlib
 from regrow.search.spec.rllib import OFFLINE
@@ -93,8 +93,8 @@ def _learn_from_records(config: Any, part: RLlib, folder: str | None) -> None:
     place = part.offline if "://" in part.offline else str(Path(folder or ".", part.offline).resolve())
     config.offline_data(input_=[place], dataset_num_iters_per_learner=OFFLINE_UPDATES)
     config.evaluation(evaluation_interval=1, evaluation_num_env_runners=0, evaluation_config={"explore": False})
-    if part.algorithm in ("CQL", "IQL"):
-        config.training(replay_buffer_config={"type": "EpisodeReplayBuffer"})
+    if part.algorithm == "CQL":  # which RLlib would not take as it is by itself
+        config.training(lr=None, replay_buffer_config={"type": "EpisodeReplayBuffer"})
 
 
 def _settings(config: Any) -> dict[str, Callable[..., Any]]:
@@ -134,10 +134,13 @@ def seeded(config: Any, seed: int, step: int) -> Any:
     return config
 
 
-def refusal(key: str, value: Any, error: BaseException) -> SpecError:
+def refusal(key: str, value: Any, error: BaseException | None) -> SpecError:
     """What RLlib, or Gymnasium below it, says against a value. Its advice to have nothing checked is left out."""
-    text = str(error).partition("To suppress all validation errors")[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = one_line(" ".join(lines)) or type(error).__name__
-    problem = "cannot be made" if key == KEY else "RLlib refuses it"
-    return SpecError(key, value, f"{problem}: {said.rstrip('.!')}", "see its documentation of the algorithm")
+    while error is not None and "deprecated" in str(error) and error.__context__ is not None:
+        error = error.__context__  # RLlib tries an older way then, and says that of it
+    said = one_line(str(error).partition("To suppress all validation errors")[0]).rstrip(".! ")
+    if not said or isinstance(error, (LookupError, AttributeError, TypeError, AssertionError)):
+        said = f"{type(error).__name__}: {said}"
+    if key == KEY:
+        return SpecError(key, value, f"cannot be made: {said}", "correct it, or take an algorithm that can play it")
+    return SpecError(key, value, f"RLlib refuses it: {said}", "see its documentation of the algorithm")

@@ -10,8 +10,8 @@ from typing import Any
 
 from regrow.infra.rllib import checkpoint, private
 from regrow.infra.rllib.metrics import EPISODIC, measured
-from regrow.infra.rllib.own_code import called, configures, send_by_value
 from regrow.infra.rllib.settings import configured, quiet, require, seeded
+from regrow.infra.rllib.users_code import called, configures
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
 from regrow.tasks.trial import Trial
@@ -44,7 +44,6 @@ def _run(job: Job, configure: Callable[[dict[str, Any]], Any], with_buffer: bool
     require()
     with quiet(), tempfile.TemporaryDirectory(prefix="regrow-rllib-", ignore_cleanup_errors=True) as scratch:
         config = seeded(configure(trial.config), trial.seed, trial.step)
-        send_by_value(job.folder)
         with private.results_in(scratch):
             algorithm = config.build_algo()
         try:

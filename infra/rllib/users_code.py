@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from regrow.search.errors import SpecError
@@ -19,7 +17,6 @@ from regrow.tasks.trainable import find, locate, parsed
 
 KEY = "rllib.env"
 _ROOT = "AlgorithmConfig"
-_NOT_OWN = {"site-packages", "dist-packages"}
 
 
 def is_own(env: str) -> bool:
@@ -46,21 +43,6 @@ def environment(env: str, folder: str | None) -> Any:
 
     register_env(env, found)
     return env
-
-
-def send_by_value(folder: str | None) -> None:
-    """Has what was imported from a folder travel to other processes as a whole: these do not look there for modules."""
-    from ray import cloudpickle
-
-    if folder is None:
-        return  # the code was shipped to all nodes
-    root = Path(folder).resolve()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file is None or not (path := Path(file).resolve()).is_relative_to(root) or _NOT_OWN & {*path.parts}:
-            continue
-        if module.__name__ != "__main__" and not module.__name__.startswith("regrow."):
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # ray's copy is untyped
 
 
 def configures(found: Any) -> bool:
@@ -104,5 +86,6 @@ def called(configure: Callable[[dict[str, Any]], Any], parameters: dict[str, Any
 
 
 def unknown(name: str, known: list[str], what: str) -> tuple[str, str]:
-    """Problem and hint for a setting that there is not."""
-    return f"is no setting of {what}", nearest(name, known)
+    """Problem and hint for a setting that there is not. There are 200, which do not go into a line."""
+    near = nearest(name, known)
+    return f"is no setting of {what}", near if near.startswith("did") else "see its documentation"
