@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from regrow.infra.ray import cluster
+from regrow.infra.rllib import checkpoint
+from regrow.infra.rllib.settings import configured, quiet, seeded
 from regrow.launch import check_rllib
 from regrow.one_trial import OneTrial, configuration, temporary_store
 from regrow.search.events import Row
-from regrow.search.spec import Spec
+from regrow.search.spec import RLlib, Spec
 from tests.system.conftest import Desk, await_no_process, processes_of
 
 pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
@@ -137,6 +139,19 @@ WITH_BUFFER = {"num_steps_sampled_before_learning_starts": 50, "min_sample_times
 ASYNC = {"train_batch_size_per_learner": 100, "min_time_s_per_iteration": 0, "min_sample_timesteps_per_iteration": 200, "model": TINY}
 
 
+def tried(algorithm: str, env: str, space: dict[str, Any], *until: int) -> list[Row]:
+    """What a trial reports up to each of these steps, by an attempt each."""
+    given = {"name": "one", "rllib": {"algorithm": algorithm, "env": env}, "metric": "return", "mode": "max", "space": space, "trials": 1}
+    spec = check_rllib(Spec.parse(given))
+    rows: list[Row] = []
+    with temporary_store() as store:
+        one = OneTrial(spec=spec, config=configuration(spec, 0, {}), number=0, store=store, told=rows.append)
+        for most in until:
+            ended = one.run(most, after=one.saved[-1] if one.saved else None)
+            assert (ended.outcome, ended.step) == ("done", most), ended
+    return rows
+
+
 @pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     ("algorithm", "env", "space"),
@@ -148,18 +163,84 @@ ASYNC = {"train_batch_size_per_learner": 100, "min_time_s_per_iteration": 0, "mi
     ],
 )
 def test_algorithms_go_on_where_they_were(algorithm: str, env: str, space: dict[str, Any]) -> None:
-    spec = Spec.parse({
-        "name": "one", "rllib": {"algorithm": algorithm, "env": env}, "metric": "return", "mode": "max", "space": space, "trials": 1,
-    })
-    spec = check_rllib(spec)
-    rows: list[Row] = []
-    with temporary_store() as store:
-        one = OneTrial(spec=spec, config=configuration(spec, 0, {}), number=0, store=store, told=rows.append)
-        first = one.run(2)
-        assert (first.outcome, first.step) == ("done", 2), first
-        second = one.run(4, after=one.saved[-1])
-    assert (second.outcome, second.step) == ("done", 4), second
+    rows = tried(algorithm, env, space, 2, 4)
     steps = [row.metrics["env_steps"] or 0.0 for row in rows]
     assert steps == sorted(set(steps)), steps
     iterations = [row.metrics["iterations"] or 0.0 for row in rows]
     assert iterations == sorted(set(iterations))
+
+
+def made(algorithm: str, env: str, **settings: Any) -> Any:
+    """An algorithm as a trial has it."""
+    part = RLlib(algorithm=algorithm, env=env, env_runners=settings.pop("env_runners", 0))  # type: ignore[arg-type]
+    return seeded(configured(part, settings, folder=None), 3, 0).build_algo()
+
+
+def weights(algorithm: Any) -> Any:
+    """Of the learner and of each env runner, a number."""
+    state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)["learner"]["rl_module"]
+    of_runners = algorithm.env_runner_group.foreach_env_runner(lambda runner: total(runner.module.get_state(inference_only=True)))
+    return [total(state["default_policy"]), *of_runners]
+
+
+def total(state: dict[str, Any]) -> float:
+    return float(sum(abs(values).sum() for values in state.values()))
+
+
+def rates(algorithm: Any) -> list[float]:
+    """The rates of learning of its optimizers."""
+    (found,) = algorithm.learner_group.foreach_learner(
+        func=lambda learner: [group["lr"] for one in learner._optimizer_lr_schedules for group in one.param_groups]
+    )
+    return list(found.get())
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_checkpoint_has_what_rllibs_own_lacks(tmp_path: Path) -> None:
+    """RLlib sends weights to its env runners one message at a time and drops the others; it keeps old rates and new coefficients."""
+    small = {"train_batch_size_per_learner": 64, "minibatch_size": 32, "num_epochs": 2, "model": {"fcnet_hiddens": [8]}, "kl_target": 0}
+    with quiet():
+        first = made("PPO", "CartPole-v1", lr=0.01, env_runners=1, **small)
+        first.train()
+        checkpoint.save(first, tmp_path, {"env_steps": 64}, with_buffer=True)
+        second = made("PPO", "CartPole-v1", lr=0.002, env_runners=1, **small)
+        assert checkpoint.load(second, tmp_path) == {"env_steps": 64}
+        of_learner, *of_runners = weights(first)
+        assert weights(second) == [of_learner] * (1 + len(of_runners))
+        assert rates(second) == [0.002]
+        result = second.train()
+        told = result["learners"]["default_policy"]
+        assert (result["num_env_steps_sampled_lifetime"], result["training_iteration"]) == (128, 2)
+        assert told["curr_kl_coeff"] > 0.25, "it rises with each iteration, from 0.2"
+        first.stop()
+        second.stop()
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_replay_buffer_and_a_temperature_go_on(tmp_path: Path) -> None:
+    settings = {"train_batch_size_per_learner": 8, "training_intensity": 1, "model": {"fcnet_hiddens": [8]}}
+    settings |= {"num_steps_sampled_before_learning_starts": 20, "min_sample_timesteps_per_iteration": 60, "alpha_lr": 0.1}
+    with quiet():
+        first = made("SAC", "Pendulum-v1", **settings)
+        first.train()
+        checkpoint.save(first, tmp_path, {}, with_buffer=True)
+        second = made("SAC", "Pendulum-v1", **settings)
+        checkpoint.load(second, tmp_path)
+        assert second.local_replay_buffer.get_num_timesteps() == first.local_replay_buffer.get_num_timesteps() >= 60
+        before, after = (found.learner_group.foreach_learner(func=temperature) for found in (first, second))
+        assert [one.get() for one in before] == [one.get() for one in after] != [0.0]
+        second.train()
+        first.stop()
+        second.stop()
+
+
+def temperature(learner: Any) -> float:
+    return float(learner.curr_log_alpha["default_policy"])
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_step_lasts_until_a_first_episode_ends_and_repeats_its_return_where_none_does() -> None:
+    """An episode of Pendulum has 200 steps, an iteration here 96: the third is the first in which one ends, then each other."""
+    rows = tried("PPO", "Pendulum-v1", {**SMALL, "train_batch_size_per_learner": 96, "minibatch_size": 96}, 3)
+    assert [row.metrics["iterations"] for row in rows] == [3, 4, 5]
+    assert rows[0].metrics["return"] == rows[1].metrics["return"] != rows[2].metrics["return"]
