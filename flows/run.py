@@ -53,6 +53,7 @@ from regrow.infra.ray.joining import code, environment, join, shortage, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
+from regrow.infra.rllib.trials import RLlibTrials
 from regrow.infra.state.collection import collect
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.environment import collected
@@ -223,7 +224,7 @@ def _session(
     watch, nodes = WATCH.get(), Nodes()
     shared = Shared(
         job=job, coordinator=RayCoordinatorClient(coordinator), store=store, records=records,
-        typed=_taken_over(spec, ray_cluster),
+        typed=_taken_over(spec, ray_cluster), frameworks=RLlibTrials(),
     )
     with (
         get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),

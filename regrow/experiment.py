@@ -61,7 +61,7 @@ class Experiment:
         try:
             launch(
                 self.spec.name, spec=self.spec, places=places, trials=trials, code=code, retry_failed=retry_failed,
-                watch=live.watch, announce=live.announce,
+                watch=live.watch, announce=live.announce, given=self._object,
             )
         finally:
             settings_read_again()

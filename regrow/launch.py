@@ -27,6 +27,7 @@ from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.settings import settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots, warm_up
+from regrow.infra.rllib import users_code
 from regrow.infra.state.environment import begin_collecting
 from regrow.infra.state.experiments import Prepared, make_importable, prepare
 from regrow.infra.state.places import Places
@@ -57,13 +58,15 @@ def launch(
     announce: Callable[[str], None] = lambda _: None,
     flow_run: str | None = None,
     typed: Typed | None = None,
+    given: Any = None,
 ) -> None:
     """Runs or resumes an experiment and returns when the session has ended; how it ended is in the log.
 
     Everything that can be wrong with the input is looked at before anything is started. `watch` is given the
     coordinator while the experiment runs, `announce` a line now and then before it. `flow_run`: the one that this is, which
     Prefect has already; None: the experiment's own. `typed`: where the command was typed, in a process of a
-    station, which was started with our settings of Prefect and whose pages are known; None: in this process. Prefect is left
+    station, which was started with our settings of Prefect and whose pages are known; None: in this process. `given`: the
+    trainable, where it is no name but an object. Prefect is left
     with settings of ours: see `settings_read_again`. Raises UserError or SpecError.
     """
     prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
@@ -77,6 +80,10 @@ def launch(
         return
     glance_at(prepared.spec)
     check_search(prepared.spec)
+    looked_at = check_rllib(prepared.spec, given)
+    if spec is not None and looked_at != prepared.spec:
+        spec = spec.model_copy(update={"resources": looked_at.resources})
+        prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
     environment(prepared.spec)
     check_room(prepared.spec)
     metadata.cloud(os.environ)
@@ -241,7 +248,9 @@ def check_search(spec: Spec) -> None:
 
 def glance_at(spec: Spec) -> None:
     """What can be said of the trainable without importing it. Raises SpecError, and UserCodeError for a syntax error."""
-    if spec.command:
+    if spec.rllib is not None:
+        glance_at_environment(spec)
+    elif spec.command:
         glance_at_command(spec)
     elif spec.trainable != "pickled" and (file := locate(spec.trainable, spec.working_dir)) is not None:
         with _user_code("trainable", spec.trainable):
@@ -269,12 +278,47 @@ def glance_at_command(spec: Spec) -> None:
             parsed(folder / script)
 
 
+def glance_at_environment(spec: Spec) -> None:
+    """Whether an environment of the user's own, and what was recorded, are there. Raises SpecError, and UserCodeError for a
+    syntax error.
+    """
+    assert spec.rllib is not None
+    env, offline = spec.rllib.env, spec.rllib.offline
+    if users_code.is_own(env):
+        try:
+            if (file := locate(env, spec.working_dir)) is not None:
+                with _user_code(users_code.KEY, env):
+                    glance(file, env)
+        except SpecError as error:
+            raise SpecError(users_code.KEY, env, error.problem, error.hint) from None
+    if offline is not None and "://" not in offline and not (place := Path(spec.working_dir or ".", offline)).exists():
+        hint = "write it relative to the specification's folder"
+        raise SpecError("rllib.offline", offline, f"there is no {place}", hint)
+
+
+def check_rllib(spec: Spec, given: Any = None) -> Spec:
+    """The specification with the resources that RLlib needs, after RLlib has looked at it; unchanged if it is no experiment of
+    RLlib's. `given`: the trainable, where it is no name but an object.
+
+    Raises SpecError, UserError where RLlib is not installed, UserCodeError for an exception of the user's own code.
+    """
+    if spec.rllib is None and given is None and users_code.may_configure(spec):
+        code = _user_code("trainable", spec.trainable)
+        with code, nowhere(), as_a_script(spec.trainable, spec.working_dir):
+            given = find(spec.trainable, spec.working_dir)
+    if spec.rllib is None and not users_code.configures(given):
+        return spec
+    from regrow.infra.rllib.check import checked
+
+    return checked(spec, given)
+
+
 def check_trainable(spec: Spec) -> None:
     """Imports the trainable here, so that a wrong name or a module that fails is told before the first trial starts.
 
     Raises SpecError, and UserCodeError for an exception of the user's own module.
     """
-    if spec.trainable != "pickled" and not spec.command:
+    if spec.trainable != "pickled" and not spec.command and spec.rllib is None:
         code = _user_code("trainable", spec.trainable)
         with code, nowhere(), as_a_script(spec.trainable, spec.working_dir):
             adapt(find(spec.trainable, spec.working_dir), spec.trainable)

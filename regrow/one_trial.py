@@ -1,4 +1,6 @@
-"""One trial in this process, without Ray, Prefect, MLflow or a state root: what `regrow try` runs. Nothing is printed here.
+"""One trial in this process, without Prefect, MLflow or a state root: what `regrow try` runs. Nothing is printed here.
+
+There is no Ray either, unless the trial is RLlib's, which starts its processes there.
 
 It is the same attempt as an experiment's. Its coordinator always says "go on", its store is a folder that goes away with it, and
 what it prints is not captured, so that a debugger has the terminal.
@@ -16,7 +18,8 @@ from typing import Any
 from msgspec import structs
 
 from regrow.infra.mlflow.in_trial import nowhere
-from regrow.infra.ray.joining import environment
+from regrow.infra.ray.joining import environment, join
+from regrow.infra.rllib.trials import RLlibTrials
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Place, Row, Saved
@@ -24,6 +27,7 @@ from regrow.search.planning.planner import seed_for
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
+from regrow.tasks import own_code
 from regrow.tasks.attempt import run_attempt
 from regrow.tasks.checkpoints import restore
 from regrow.tasks.group.world import alone
@@ -79,7 +83,10 @@ class OneTrial:
         )
         group = alone() if spec.resources.widths[1] > 1 else {}  # a training that is one of many is one of one here
         with within(environment(spec) | group), nowhere():
-            return run_attempt(job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False).ended
+            return run_attempt(
+                job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False,
+                frameworks=RLlibTrials(),
+            ).ended
 
     def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient: go on, and ask again at the next step, so that each is heard of when it is made."""
@@ -109,6 +116,16 @@ class Here:
     @contextmanager
     def listen(self, tell: Any) -> Iterator[None]:
         """See Host."""
+        yield
+
+
+@contextmanager
+def cluster_for(spec: Spec | None) -> Iterator[None]:
+    """A Ray cluster within the block for a trial that needs one; None for one that does not."""
+    if spec is None:
+        yield
+        return
+    with within({own_code.TRIAL: "1"}), join(spec, print):  # its processes are the trial's
         yield
 
 

@@ -21,6 +21,7 @@ from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.ranks import Alone, Group, GroupBroken, Leave, RankFailed
 from regrow.tasks.reporter import Reporter
+from regrow.tasks.trainable import Frameworks
 from regrow.tasks.training import recorded, train
 from regrow.tasks.trial import Trial
 
@@ -62,11 +63,12 @@ class _Origin:
 def run_attempt(
     job: Job, assignment: Assignment, coordinator: CoordinatorClient, store: Store, *, host: Host, task_run: str,
     carry_on: Callable[[], bool], records: Records | None = None, group: Group | None = None,
+    frameworks: Frameworks | None = None,
 ) -> Finished:
     """Restores, trains, reports, and tells how it ended. `carry_on` is asked at the end whether to take another trial.
 
-    As rank 0 of a `group`, all of it together with the other ranks; None: alone. Raises GroupBroken where one of these is lost:
-    what was done by then is told, and nothing of an end.
+    `frameworks`: see `load`. As rank 0 of a `group`, all of it together with the other ranks; None: alone. Raises GroupBroken
+    where one of these is lost: what was done by then is told, and nothing of an end.
     """
     group, place = group or Alone(), host.place()
     scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
@@ -99,7 +101,7 @@ def run_attempt(
                 overdue = Overdue(job, assignment, reporter, _leaving(host))
                 try:
                     with group.watched(reporter.notice_of, _left_by(overdue, reporter, host), reporter.silent):
-                        outcome = _begun(job, store, trial, reporter, own, group, origin, overdue)
+                        outcome = _begun(job, store, trial, reporter, own, group, origin, overdue, frameworks)
                 finally:
                     host.end_children()
                 step = trial.step
@@ -128,7 +130,7 @@ def run_attempt(
 
 def _begun(
     job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object], group: Group, origin: _Origin,
-    overdue: Overdue,
+    overdue: Overdue, frameworks: Frameworks | None,
 ) -> _Outcome:
     """All ranks begin together, and train."""
     try:
@@ -136,7 +138,7 @@ def _begun(
     except RankFailed as error:
         return error.fault.outcome, error.fault.cause, error.fault.message, error.fault.trace
     with overdue.watching():
-        return _train(job, store, trial, reporter, own, group)
+        return _train(job, store, trial, reporter, own, group, frameworks)
 
 
 def _left_by(overdue: Overdue, reporter: Reporter, host: Host) -> Leave:
@@ -224,12 +226,13 @@ _Outcome = tuple[Outcome, Cause, str, str]
 
 
 def _train(
-    job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object], group: Group
+    job: Job, store: Store, trial: Trial, reporter: Reporter, own: AbstractContextManager[object], group: Group,
+    frameworks: Frameworks | None,
 ) -> _Outcome:
     cut_short = not trial.complete
     if reporter.reply.reason == "":
         try:
-            failure = train(job, store, trial, own)
+            failure = train(job, store, trial, own, frameworks)
             if failure is None:
                 with reporter.awaited():
                     group.finish(trial.step)

@@ -12,7 +12,7 @@ import msgspec
 from regrow.search.endings import Ending
 from regrow.search.events import Ended, Place, Row, Saved
 from regrow.search.needs import Needs
-from regrow.search.spec import Spec
+from regrow.search.spec import RLlib, Spec
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `trial_seconds`: how long a trial may run, all its attempts together; None for no limit. `event`: what started the run, None
     if nothing did. `grouped`: attempts are groups of workers, or have children, in a placement group, `ranked` that they are of
     workers; `lease`: seconds of silence after which a worker counts as gone; `reduce_mean`: a group's metrics are the means
-    over its workers, else those of the first.
+    over its workers, else those of the first. `rllib` stands in the trainable's place where it is not None; `metrics`: those
+    that the specification names, the objective first.
     """
 
     experiment: str
@@ -49,6 +50,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ranked: bool = False
     reduce_mean: bool = False
     lease: float = 30.0
+    rllib: RLlib | None = None
+    metrics: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
@@ -61,7 +64,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             system_metrics=spec.mlflow.system_metrics, command=spec.command, report=spec.report.file,
             stall=spec.stall, trial_seconds=None if hours is None else hours * 3600, event=spec.event,
             grouped=spec.resources.grouped, ranked=spec.resources.widths[1] > 1, lease=spec.lease,
-            reduce_mean=spec.resources.reduce == "mean",
+            reduce_mean=spec.resources.reduce == "mean", rllib=spec.rllib,
+            metrics=(*(metric.name for metric in spec.metrics), *(limit.metric for limit in spec.limits)),
         )
 
 

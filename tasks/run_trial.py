@@ -11,6 +11,7 @@ from regrow.tasks.logs import LogRelay
 from regrow.tasks.messages import Assignment, CoordinatorClient, Host, Job, Records, Viewers
 from regrow.tasks.ports import Store
 from regrow.tasks.ranks import Group, GroupBroken
+from regrow.tasks.trainable import Frameworks
 
 SHORT_SECONDS = 0.05
 """A trial shorter than this makes room for another in its task run: the Prefect server spends 60 ms of CPU on each run."""
@@ -22,7 +23,7 @@ CARRY_SECONDS = 15.0
 
 def run_trial(
     job: Job, assignment: Assignment, coordinator: CoordinatorClient, store: Store, host: Host, records: Records | None = None,
-    *, viewers: Viewers, task_run: str, group: Group | None = None,
+    *, viewers: Viewers, task_run: str, group: Group | None = None, frameworks: Frameworks | None = None,
 ) -> Carried:
     """Runs the assignment as part of a task run, and others after it while they are short; what became of them.
 
@@ -45,7 +46,7 @@ def run_trial(
                 with capture.kept_output(store, assignment.trial, assignment.attempt, relay):
                     finished = run_attempt(
                         job, assignment, coordinator, store, host=host, task_run=task_run, carry_on=carry_on, records=records,
-                        group=group,
+                        group=group, frameworks=frameworks,
                     )
             except GroupBroken:
                 output.KEEPER.finish(OUTPUT_SECONDS)

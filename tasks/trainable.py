@@ -52,15 +52,29 @@ class Trainable(Protocol):
         """Frees what `setup` took; called however the attempt ends."""
 
 
-def load(job: Job, store: Store) -> Callable[[Trial], object]:
-    """The trainable of a job as a function of a Trial.
+class Frameworks(Protocol):
+    """Other libraries whose own objects may stand in a trainable's place."""
+
+    def trainable(self, job: Job, found: Any) -> Callable[[Trial], object] | None:
+        """What `job` says in their words, or `found` at `job.trainable`, as a function of a Trial; None if it is none of theirs.
+
+        `found` is None where nothing is named. Raises SpecError or UserError for what cannot be used.
+        """
+        ...
+
+
+def load(job: Job, store: Store, frameworks: Frameworks | None = None) -> Callable[[Trial], object]:
+    """The trainable of a job as a function of a Trial; `frameworks` None: of none but our own.
 
     Raises SpecError or UserError where it cannot be found; an exception of the user's own module passes through unchanged.
     """
     if job.command:
         return lambda trial: run_command(job, trial)
-    found = unpickled(store, *job.code) if job.code else find(job.trainable, job.folder)
-    return adapt(found, job.trainable)
+    found = None
+    if job.rllib is None:
+        found = unpickled(store, *job.code) if job.code else find(job.trainable, job.folder)
+    theirs = frameworks.trainable(job, found) if frameworks is not None else None
+    return theirs or adapt(found, job.trainable)
 
 
 @contextmanager

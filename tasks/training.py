@@ -16,7 +16,7 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.traces import in_a_line, one_line, user_trace
-from regrow.tasks.trainable import as_a_script, find, load
+from regrow.tasks.trainable import Frameworks, as_a_script, find, load
 from regrow.tasks.trial import ReportError, Trial, TrialEnd
 
 
@@ -43,15 +43,17 @@ def recorded(
     )
 
 
-def train(job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]) -> Failure | None:
-    """Runs the trainable within `own`; None where it returned, or ended as it was told to.
+def train(
+    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object], frameworks: Frameworks | None = None
+) -> Failure | None:
+    """Runs the trainable within `own`, which may be one of `frameworks`; None where it returned, or ended as it was told to.
 
     RankFailed and GroupBroken, which are nobody's here, pass. A child that the trainable has forked and that comes back from it
     is no attempt: it ends.
     """
     process, status = os.getpid(), 1
     try:
-        failure = _run(job, store, trial, own)
+        failure = _run(job, store, trial, own, frameworks)
         if os.getpid() != process:
             trace = "" if failure is None else failure.trace
             status = int(bool(trace))
@@ -64,10 +66,12 @@ def train(job: Job, store: Store, trial: Trial, own: AbstractContextManager[obje
             os._exit(status)
 
 
-def _run(job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]) -> Failure | None:
+def _run(
+    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object], frameworks: Frameworks | None
+) -> Failure | None:
     try:
         with own, as_a_script(job.trainable, job.folder):
-            function: Callable[[Trial], object] = load(job, store)
+            function: Callable[[Trial], object] = load(job, store, frameworks)
             if job.enough is not None:
                 trial.enough_if(find(job.enough, job.folder))
             function(trial)

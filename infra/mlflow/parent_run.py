@@ -34,7 +34,9 @@ def settings(spec: Mapping[str, Any]) -> dict[str, str]:
 def source_tags(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, str]:
     """By whom and from which code, in the tags that MLflow's pages read."""
     git = environment.get("git", {})
-    trainable = shlex.join(spec.get("command", ())) or str(spec.get("trainable", ""))
+    rllib = spec.get("rllib")
+    named = str(spec.get("trainable", "")) if rllib is None else f"RLlib's {rllib['algorithm']} on {rllib['env']}"
+    trainable = shlex.join(spec.get("command", ())) or named
     found = {
         "mlflow.source.name": "regrow" if trainable in ("", "pickled") else trainable,
         "mlflow.source.git.commit": git.get("commit"),

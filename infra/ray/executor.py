@@ -37,6 +37,7 @@ from regrow.tasks.ports import Store
 from regrow.tasks.ranks import GroupBroken
 from regrow.tasks.run_trial import run_trial
 from regrow.tasks.traces import one_line
+from regrow.tasks.trainable import Frameworks
 
 SPOT = "spot"
 """The label of an attempt that ran on a spot machine."""
@@ -51,6 +52,7 @@ class Shared:
     coordinator: RayCoordinatorClient
     store: Store
     records: Records | None = None
+    frameworks: Frameworks | None = None
     typed: Typed = field(default_factory=lambda: Typed(variables={}))
     """What the workers of a cluster take over that was there before the command was typed."""
     host: RayHost = field(default_factory=RayHost)
@@ -140,7 +142,7 @@ def _run_here(shared: Shared, assignment: Assignment, task_run: str, group: Lead
     shared.typed.take_over()
     carried = run_trial(
         shared.job, assignment, shared.coordinator, shared.store, shared.host, shared.records, viewers=shared.coordinator,
-        task_run=task_run, group=group,
+        task_run=task_run, group=group, frameworks=shared.frameworks,
     )
     labels: dict[str, Any] = ray.get_runtime_context().get_node_labels()
     spot = [SPOT] if labels.get(MARKET_LABEL) == "spot" else []

@@ -60,7 +60,7 @@ def environment(spec: Spec) -> dict[str, str]:
 
 def code(spec: Spec) -> dict[str, str]:
     """The variable that tells workers where the trainable's code is: in its folder, or wherever Ray has shipped that to."""
-    return own_code.told(spec.trainable, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
+    return own_code.told(spec.program, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
 
 
 def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:

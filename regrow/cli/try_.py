@@ -41,8 +41,8 @@ def try_(
 ) -> None:
     """Try one trial of the experiment that FILE describes here and now: nothing is recorded, print and breakpoint() work."""
     from regrow.infra.state.spec_file import read_spec
-    from regrow.launch import glance_at
-    from regrow.one_trial import OneTrial, configuration, temporary_store
+    from regrow.launch import check_rllib, glance_at
+    from regrow.one_trial import OneTrial, cluster_for, configuration, temporary_store
 
     if keep is not None and keep.exists():
         raise UserError(f"--keep: {keep} exists already; name a folder that is to be made")
@@ -51,13 +51,14 @@ def try_(
     try:
         config = configuration(spec, trial, _parse_settings(spec, given or []))
         glance_at(spec)
+        looked_at = check_rllib(spec)
     except SpecError as wrong:
         raise (wrong if wrong.key.startswith("--") else wrong.at(str(file))) from None
     print(f"trial {trial} of {spec.name}: {settings(config) or 'no parameters'}", flush=True)
     logs = logging.getLogger("regrow.trial")
     logs.addHandler(logging.StreamHandler())
     logs.setLevel(logging.INFO)
-    with temporary_store() as store:
+    with cluster_for(looked_at if looked_at is not spec else None), temporary_store() as store:
         printer = _StepPrinter(spec.objective.name)
         one = OneTrial(spec=spec, config=config, number=trial, store=store, told=printer.show)
         try:

@@ -11,6 +11,7 @@ from regrow.search.options import chosen
 from regrow.search.space import Constant
 from regrow.search.spec.command import check as check_command
 from regrow.search.spec.parts import IMPORT_PATH, Bundled
+from regrow.search.spec.rllib import check as check_rllib
 
 if TYPE_CHECKING:
     from regrow.search.spec.spec import Spec
@@ -93,7 +94,12 @@ def _search(spec: Spec) -> int | None:
 
 
 def _trainable(spec: Spec) -> None:
-    if spec.command:
+    if spec.rllib is not None:
+        for key, value in (("trainable", spec.trainable if spec.trainable != COMMAND else ""), ("command", spec.command)):
+            if value:
+                raise SpecError(key=key, value=value, problem="stands beside rllib", hint="keep one of them")
+        check_rllib(spec.rllib, spec.space, workers=spec.resources.widths[1])
+    elif spec.command:
         if spec.trainable != COMMAND:
             hint = "keep one of them"
             raise SpecError(key="trainable", value=spec.trainable, problem="stands beside a command", hint=hint)
@@ -107,7 +113,7 @@ def _trainable(spec: Spec) -> None:
     elif spec.trainable != "pickled" and not IMPORT_PATH.fullmatch(spec.trainable):
         hint = "write file.py:function or package.module:Class"
         raise SpecError(key="trainable", value=spec.trainable, problem="names no function or class", hint=hint)
-    elif spec.report.file is not None:
+    if spec.report.file is not None and not spec.command:
         problem, hint = "is for a command", "leave it out; a trainable calls trial.report"
         raise SpecError(key="report.file", value=spec.report.file, problem=problem, hint=hint)
 

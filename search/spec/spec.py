@@ -60,6 +60,7 @@ from regrow.search.spec.parts import (
     as_point,
     as_warm_start,
 )
+from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
 from regrow.search.spec.when import When
 
@@ -121,15 +122,17 @@ MOST_STEPS = 1_000_000
 class Spec(Part):
     """An experiment. Raises SpecError (through `parse`) naming key, value and what to do."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["trainable"]}, {"required": ["command"]}]})
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [one]} for one in ("trainable", "command", "rllib")]})
 
     name: Annotated[str, Field(pattern=NAME)]
     """Letters, digits, '-', '_', '.'; also the name of its folder, its MLflow experiment and its flow run."""
     trainable: str = COMMAND
     """`file.py:function` (relative to the YAML file), `package.module:Class`, or "pickled" for an object from Python;
-    "command" where `command` stands in its place."""
+    "command" where `command` or `rllib` stands in its place."""
     command: CommandField = ()
     """In place of `trainable`: a program and its arguments, `[python, train.py, --lr, "{lr}"]`, with placeholders."""
+    rllib: RLlib | None = None
+    """In place of `trainable`: an algorithm of RLlib's, `{algorithm: PPO, env: CartPole-v1}`."""
     report: Reports = Reports()
     metric: Annotated[str, Field(min_length=1, max_length=250)] | tuple[Metric, ...]
     """The objective, or several metrics; the first governs the search and the schedule."""
@@ -251,7 +254,11 @@ class Spec(Part):
 
     @property
     def program(self) -> str:
-        """What tells where its code is: the trainable, or the first argument of its command that is a file by its ending."""
+        """What tells where its code is: the trainable, an environment of one's own, or the first argument of its command that is
+        a file by its ending.
+        """
+        if self.rllib is not None:
+            return self.rllib.env
         return next((part for part in self.command if re.search(r"\.[A-Za-z]+$", part)), self.trainable)
 
     @property
@@ -327,4 +334,5 @@ class Spec(Part):
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "resources.children": Children, "retries": Retries, "market": Market,
     "checkpoint": Checkpointing, "stop": Stop, "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
+    "rllib": RLlib,
 }

@@ -73,7 +73,7 @@ def run_it(desk: Desk, **environment: str) -> float:
         "own", trainable="deep/own.py:train", trials=1, max_steps=1, concurrency=1, env={"WISH": "42"},
         resources={"cpu": 1, "children": {"cpu": 0.5, "count": 2}},
     )
-    desk.run("run", file.rename(folder / "own.yaml"), **environment)
+    desk.run("run", file.rename(folder / "own.yaml"), **environment)  # type: ignore[arg-type]  # variables
     (point,) = desk.points("own")
     return float(point["here"])
 

@@ -1,0 +1,181 @@
+"""Has RLlib look at an experiment before anything is started: at the ends of its space, its environment, its networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from regrow.infra.rllib.bundles import needed, resources
+from regrow.infra.rllib.metrics import PLACES, may_be
+from regrow.infra.rllib.settings import configured, quiet, refusal, require
+from regrow.infra.rllib.users_code import KEY, called, configures
+from regrow.search.errors import SpecError
+from regrow.search.needs import Bundle
+from regrow.search.options import nearest
+from regrow.search.space import Choice, Condition, Constant, Float, Int, Json, Parameter, Space
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserCodeError
+from regrow.tasks.traces import in_a_line, user_trace
+from regrow.tasks.trainable import as_a_script
+
+ENDS = (1e-6, 1 - 1e-6)
+"""Where the prior of a parameter is looked at: at its least and its greatest value."""
+NETWORKS = ("model", "model_config")
+"""Parameters that the networks are made of."""
+_MOST = 50
+"""Values of one choice that are looked at."""
+Make = Callable[[dict[str, Any]], Any]
+
+
+def checked(spec: Spec, found: Any = None) -> Spec:
+    """The specification with the resources that RLlib needs, where it has none of its own; unchanged if it is no experiment of
+    RLlib's. `found`: what its trainable is, None where `rllib` stands in its place.
+
+    Raises SpecError for what RLlib does not take, UserError where it is not installed, UserCodeError for an exception of a user's
+    own function.
+    """
+    if spec.rllib is None and not configures(found):
+        return spec
+    for place, metric in enumerate(spec.metrics):
+        if not may_be(metric.name):
+            key = "metric" if isinstance(spec.metric, str) else f"metric.{place}.name"
+            hint = f"{nearest(metric.name, [*PLACES])}; or the place of a number in RLlib's result, with slashes"
+            raise SpecError(key, metric.name, "is no metric of a trial of RLlib's", hint)
+    require()
+    with quiet(), as_a_script(spec.trainable, spec.working_dir):
+        return spec.model_copy(update={"resources": resources(spec, _Look(spec, found).bundles())})
+
+
+class _Look:
+    """One look at a specification's configurations."""
+
+    def __init__(self, spec: Spec, found: Any) -> None:
+        self._spec = spec
+        self._make: Make = (lambda parameters: self._called(found, parameters)) if spec.rllib is None else self._configured
+        self._tried: dict[str, Any] = {}
+
+    def _configured(self, parameters: dict[str, Any]) -> Any:
+        assert self._spec.rllib is not None
+        return configured(self._spec.rllib, parameters, folder=self._spec.working_dir, gpus=self._spec.resources.gpu)
+
+    def _called(self, found: Any, parameters: dict[str, Any]) -> Any:
+        try:
+            return called(found, parameters, self._spec.trainable)
+        except SpecError:
+            raise
+        except (Exception, SystemExit) as error:
+            told = SpecError("trainable", self._spec.trainable, f"raised {in_a_line(error)} for {parameters}")
+            raise UserCodeError(str(told), user_trace(error)) from error
+
+    def bundles(self) -> tuple[Bundle, ...]:
+        """What a trial needs. Raises SpecError for the first that is wrong."""
+        space = self._spec.space
+        whole = [(end, self._refused(_at(space, end))) for end in ENDS]
+        if all(error is not None for _, error in whole):
+            raise self._culprit(self._refused, _at(space, ENDS[0]), whole[0][1])
+        for parameter in space.parameters:
+            for value in _ends(parameter):
+                errors = [self._refused(_at(space, end, {parameter.name: value})) for end in ENDS]
+                if all(errors):  # whatever else is chosen; what does not go together only fails the trials that choose it
+                    raise refusal(f"space.{parameter.name}", value, errors[0])
+        good = next(end for end, error in whole if error is None)
+        if (error := self._not_built(_at(space, good))) is not None:
+            raise self._culprit(self._not_built, _at(space, good), error)
+        for parameter in space.parameters:
+            if parameter.name.partition(".")[0] in NETWORKS:
+                for value in _ends(parameter):
+                    if (error := self._not_built(_at(space, good, {parameter.name: value}))) is not None:
+                        raise refusal(f"space.{parameter.name}", value, error)
+        return self._same()
+
+    def _made(self, config: Mapping[str, Json]) -> Any:
+        return self._make(self._spec.space.nest(config))
+
+    def _refused(self, config: Mapping[str, Json]) -> Exception | None:
+        """What RLlib says against a configuration (flat); None for nothing."""
+        made = self._made(config)
+        try:
+            made.validate()
+        except Exception as error:  # noqa: BLE001 - RLlib raises ValueError and much else
+            return error
+        self._tried[str(sorted(config.items(), key=str))] = made
+        return None
+
+    def _not_built(self, config: Mapping[str, Json]) -> Exception | None:
+        """Why the environment or the networks cannot be made as a trial would; None if they can."""
+        made = self._made(config).env_runners(num_env_runners=0).learners(num_learners=0, num_gpus_per_learner=0)
+        from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+        from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+        usual = MultiAgentEnvRunner if made.is_multi_agent else SingleAgentEnvRunner
+        runner = None
+        try:
+            runner = (made.env_runner_cls or usual)(config=made, worker_index=0)
+            made.build_learner(spaces=runner.get_spaces())
+        except Exception as error:  # noqa: BLE001 - the same, and whatever an environment raises
+            return error
+        finally:
+            if runner is not None:
+                runner.stop()
+        return None
+
+    def _culprit(
+        self, wrong: Callable[[Mapping[str, Json]], Exception | None], config: Mapping[str, Json], error: Exception | None
+    ) -> SpecError:
+        """The error for the one parameter that is wrong without the others; for all of it where there is none."""
+        part = self._spec.rllib
+        if part is None:
+            return refusal("trainable", self._spec.trainable, error)
+        with suppress(SpecError):
+            settings = {name: value for name, value in config.items() if name.partition(".")[0] == "env_config"}
+            if (bare := wrong(settings)) is not None:
+                built = wrong == self._not_built
+                return refusal(KEY if built else "rllib.algorithm", part.env if built else part.algorithm, bare)
+            for name, value in config.items():
+                if (alone := wrong({**settings, name: value})) is not None:
+                    return refusal(f"space.{name}", value, alone)
+        return refusal("space", self._spec.space.to_json(), error)
+
+    def _same(self) -> tuple[Bundle, ...]:
+        """What each of the configurations needs that were tried; raises SpecError where that is not the same."""
+        found = [needed(made) for made in self._tried.values()]
+        if any(bundles != found[0] for bundles in found):
+            names = [parameter.name for parameter in self._spec.space.parameters if _ends(parameter)]
+            problem = "RLlib needs more resources for some of their values than for others"
+            raise SpecError("space", names, problem, "give each setting that says how many processes there are one value")
+        return found[0]
+
+
+def _at(space: Space, end: float, fixed: Mapping[str, Json] | None = None) -> dict[str, Json]:
+    """The configuration (flat) with all parameters at one end of their priors, but those that are `fixed`, which take part."""
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    wanted: dict[str, Json] = dict(fixed or {})
+    for name in list(wanted):
+        for condition in _conditions(by_name, by_name[name]):
+            wanted.setdefault(condition.parameter, condition.values[0])
+    config: dict[str, Json] = {}
+    for parameter in space.flat:
+        if parameter.active(config):
+            name = parameter.name
+            config[name] = wanted[name] if name in wanted else parameter.domain.quantile(end)
+    return config
+
+
+def _conditions(by_name: Mapping[str, Parameter], parameter: Parameter) -> Iterator[Condition]:
+    """All on which a parameter depends, also through others."""
+    for condition in parameter.when:
+        yield condition
+        yield from _conditions(by_name, by_name[condition.parameter])
+
+
+def _ends(parameter: Parameter) -> list[Json]:
+    """The values of a parameter that are looked at."""
+    domain = parameter.domain
+    if isinstance(domain, Constant):
+        return []
+    if isinstance(domain, Choice):
+        return list(domain.values[:_MOST])
+    if isinstance(domain, Float | Int):
+        return [domain.low, domain.high]
+    return [domain.quantile(end) for end in ENDS]

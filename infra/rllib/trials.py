@@ -1,0 +1,99 @@
+"""A trial that trains an algorithm of RLlib's: it is built, restored, stepped, saved and stopped as any class trainable."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from regrow.infra.rllib import checkpoint, private
+from regrow.infra.rllib.metrics import EPISODIC, measured
+from regrow.infra.rllib.settings import configured, quiet, require, seeded
+from regrow.infra.rllib.users_code import called, configures
+from regrow.tasks.errors import UserError
+from regrow.tasks.messages import Job
+from regrow.tasks.trial import Trial
+
+FIRST_ITERATIONS = 200
+"""Within so many an episode has to end, so that there is a return to report."""
+
+
+class RLlibTrials:
+    """The Frameworks of RLlib."""
+
+    def trainable(self, job: Job, found: Any) -> Callable[[Trial], object] | None:
+        """See Frameworks."""
+        if job.rllib is not None:
+            return partial(_run, job, partial(configured, job.rllib, folder=job.folder, gpus=_gpus()), job.rllib.replay_buffer)
+        if configures(found):
+            return partial(_run, job, partial(called, found, path=job.trainable), True)
+        return None
+
+
+def _gpus() -> float:
+    """GPUs of the trial's own process."""
+    import ray
+
+    return float(len(ray.get_gpu_ids())) if ray.is_initialized() else 0.0
+
+
+def _run(job: Job, configure: Callable[[dict[str, Any]], Any], with_buffer: bool, trial: Trial) -> None:
+    """Trains until the trial ends; nothing that RLlib started outlives that."""
+    require()
+    with quiet(), tempfile.TemporaryDirectory(prefix="regrow-rllib-", ignore_cleanup_errors=True) as scratch:
+        config = seeded(configure(trial.config), trial.seed, trial.step)
+        with private.results_in(scratch):
+            algorithm = config.build_algo()
+        try:
+            training = _Training(algorithm, job, trial, with_buffer=with_buffer)
+            if trial.restored is not None:
+                training.load(trial.restored)
+            for _ in trial.steps():
+                trial.report(training.step(), checkpoint=training.save)
+        finally:
+            algorithm.stop()
+
+
+class _Training:
+    """An algorithm and what a trial remembers beside it."""
+
+    def __init__(self, algorithm: Any, job: Job, trial: Trial, *, with_buffer: bool) -> None:
+        self._algorithm, self._job, self._trial = algorithm, job, trial
+        self._offline = bool(algorithm.config.is_offline)
+        self._with_buffer = with_buffer
+        self._last: dict[str, float] = {}
+        """What was last known of metrics of episodes, and of those that the specification names: an iteration may be without."""
+        self._env_steps = 0.0
+
+    def step(self) -> dict[str, float]:
+        """An iteration of RLlib's; until there is a first value to report, i.e. an episode has ended, as many as that takes.
+
+        An iteration in which none ends repeats the last value. Raises UserError where there is no first one.
+        """
+        for _ in range(FIRST_ITERATIONS):
+            found = measured(self._algorithm.train(), self._job.metrics, offline=self._offline)
+            kept = (*EPISODIC, *self._job.metrics)
+            self._last |= {name: value for name, value in found.items() if name in kept}
+            self._env_steps = found.get("env_steps", 0.0)
+            metrics = self._last | found
+            if self._job.objective in metrics:
+                return metrics
+            if self._trial.told:
+                self._trial.end()
+        raise UserError(
+            f"there was no {self._job.objective!r} within {FIRST_ITERATIONS} iterations ({self._env_steps:,.0f} steps of the"
+            " environment): no episode ended; give the environment a limit of steps, or take another metric:"
+            f" {', '.join(sorted(metrics))}"
+        )
+
+    def save(self, folder: Path) -> None:
+        """See `checkpoint.save`."""
+        beside = {"env_steps": self._env_steps, "last": self._last}
+        checkpoint.save(self._algorithm, folder, beside, with_buffer=self._with_buffer)
+
+    def load(self, folder: Path) -> None:
+        """See `checkpoint.load`."""
+        beside = checkpoint.load(self._algorithm, folder)
+        self._env_steps, self._last = beside["env_steps"], beside["last"]

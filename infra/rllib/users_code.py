@@ -1,0 +1,91 @@
+"""A user's own code in RLlib's processes: environments by `file.py:Env`, functions that return a configuration."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.spec import Spec
+from regrow.search.spec.parts import IMPORT_PATH
+from regrow.search.spec.rllib import OFFLINE, ONLINE
+from regrow.tasks.trainable import find, locate, parsed
+
+KEY = "rllib.env"
+_ROOT = "AlgorithmConfig"
+
+
+def is_own(env: str) -> bool:
+    """Whether an environment is named by the path of a class or function, rather than by an id of Gymnasium's."""
+    return IMPORT_PATH.fullmatch(env) is not None
+
+
+def environment(env: str, folder: str | None) -> Any:
+    """What RLlib is to be told of an environment: an id, or a class. Raises SpecError for one that is not there.
+
+    A function that makes it is registered by its path.
+    """
+    if not is_own(env):
+        return env
+    try:
+        found = find(env, folder)
+    except SpecError as error:
+        raise SpecError(KEY, env, error.problem, error.hint) from None
+    if isinstance(found, type):
+        return found
+    if not callable(found):
+        raise SpecError(KEY, env, "is no class or function", "name one that makes the environment of its settings")
+    from ray.tune.registry import register_env
+
+    register_env(env, found)
+    return env
+
+
+def configures(found: Any) -> bool:
+    """Whether a function's signature says that it returns an AlgorithmConfig of RLlib's."""
+    if not inspect.isfunction(found):
+        return False
+    said = found.__annotations__.get("return")
+    if isinstance(said, str):
+        text = said
+        try:
+            said = typing.get_type_hints(found).get("return")
+        except Exception:  # noqa: BLE001 - a name that only type checkers know
+            name = text.rpartition(".")[2].strip("'\"")
+            return name == _ROOT or name.removesuffix("Config") in (*ONLINE, *OFFLINE)
+    return isinstance(said, type) and any(
+        base.__name__ == _ROOT and base.__module__.startswith("ray.rllib.") for base in said.__mro__
+    )
+
+
+def may_configure(spec: Spec) -> bool:
+    """Whether the function that a trainable names may be one that returns an AlgorithmConfig, by its file, which is not run."""
+    if spec.command or spec.trainable == "pickled" or (file := locate(spec.trainable, spec.working_dir)) is None:
+        return False
+    try:
+        source, tree = parsed(file)
+    except (SyntaxError, ValueError):
+        return False
+    name = spec.trainable.partition(":")[2]
+    named = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return b"rllib" in source and any(node.returns is not None for node in named)
+
+
+def called(configure: Callable[[dict[str, Any]], Any], parameters: dict[str, Any], path: str) -> Any:
+    """The configuration that a user's function makes of the parameters. Raises SpecError if it is none."""
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    made = configure(parameters)
+    if not isinstance(made, AlgorithmConfig):
+        raise SpecError("trainable", path, f"returned {type(made).__name__}, not an AlgorithmConfig", "return the configuration")
+    return made
+
+
+def unknown(name: str, known: list[str], what: str) -> tuple[str, str]:
+    """Problem and hint for a setting that there is not. There are 200, which do not go into a line."""
+    near = nearest(name, known)
+    return f"is no setting of {what}", near if near.startswith("did") else "see its documentation"

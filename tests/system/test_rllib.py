@@ -1,0 +1,246 @@
+"""Trials of RLlib's, as real runs: nothing is lost with a worker, and nothing that RLlib started outlives its trial."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.infra.ray import cluster
+from regrow.infra.rllib import checkpoint
+from regrow.infra.rllib.settings import configured, quiet, seeded
+from regrow.launch import check_rllib
+from regrow.one_trial import OneTrial, configuration, temporary_store
+from regrow.search.events import Row
+from regrow.search.spec import RLlib, Spec
+from tests.system.conftest import Desk, await_no_process, processes_of
+
+pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
+pytest.importorskip("torch")
+
+RUNNER = "ray::SingleAgentEnvRunner"
+AGENTS = """
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+from ray.rllib.algorithms.ppo import PPOConfig
+
+from corridors import LEAST  # another file of the user's, which the env runners have to find, too
+
+
+class Corridor(gym.Env):
+    def __init__(self, config):
+        self.length = config["length"] + LEAST
+        self.action_space = gym.spaces.Discrete(2)
+        self.observation_space = gym.spaces.Box(0.0, 99.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = self.moves = 0
+        return np.array([self.at], np.float32), {}
+
+    def step(self, action):
+        self.at, self.moves = max(0, self.at + (1 if action else -1)), self.moves + 1
+        done = self.at >= self.length
+        return np.array([self.at], np.float32), float(done) - 0.1, done, self.moves >= 40, {}
+
+
+def configure(config: dict) -> PPOConfig:
+    made = PPOConfig().environment(Corridor, env_config={"length": config["length"]}).env_runners(num_env_runners=0)
+    return made.training(lr=config["lr"], train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
+"""
+SMALL = {"train_batch_size_per_learner": 200, "minibatch_size": 100, "num_epochs": 2, "model": {"fcnet_hiddens": {"constant": [16]}}}
+
+
+def experiment(desk: Desk, name: str, **changes: Any) -> Path:
+    """Writes the user's files and a specification."""
+    (desk.folder / "corridors.py").write_text("LEAST = 1\n")
+    given = {"metric": "return", "mode": "max", "search": "random", "trials": 1, "max_steps": 6, "concurrency": None, **changes}
+    return desk.write(name, train=AGENTS, trainable=None, **given)
+
+
+def workers(desk: Desk, title: str) -> list[int]:
+    """Processes of a test's cluster by their title."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            mark = f"REGROW_TEST_MARK={desk.folder}".encode() in (entry / "environ").read_bytes()
+            if mark and (entry / "cmdline").read_bytes().startswith(title.encode()):
+                found.append(int(entry.name))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def test_a_ppo_with_an_env_runner_that_is_killed_goes_on_exactly(desk: Desk) -> None:
+    own = {"algorithm": "PPO", "env": "work.py:Corridor", "env_config": {"length": 2}, "env_runners": 1}
+    space = {**SMALL, "lr": {"loguniform": [1e-3, 1e-2]}}
+    file = experiment(desk, "ppo", rllib=own, space=space, max_steps=8)
+    process = desk.start("run", file)
+    desk.await_events("ppo", "saved", 2, process)
+    (runner,), (trial,) = workers(desk, RUNNER), workers(desk, "ray::trial-0000")
+    os.kill(trial, signal.SIGKILL)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    points = desk.points("ppo")
+    assert [p["step"] for p in points] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [p["env_steps"] for p in points] == [200.0 * step for step in range(1, 9)]
+    assert [p["iterations"] for p in points] == [float(step) for step in range(1, 9)]
+    (_, second) = [e for e in desk.events("ppo") if e["event"] == "began"]
+    assert second["attempt"] == 2
+    assert second["restored"] >= 2
+    (created,) = [e for e in desk.events("ppo") if e["event"] == "created"]
+    assert created["spec"]["resources"]["children"]["count"] == 1
+    assert not Path(f"/proc/{runner}").exists()
+    assert await_no_process(desk.folder) == []
+    assert "ok" in desk.run("verify", "ppo").stdout
+    assert not (Path(desk.environment["HOME"]) / "ray_results").exists()
+
+
+def test_what_rllib_refuses_is_told_before_anything_starts(desk: Desk) -> None:
+    file = experiment(desk, "wrong", rllib={"algorithm": "PPO", "env": "CartPole-v1"}, space={"minibatch_size": 8192})
+    done = desk.run("run", file, expect=2)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("regrow: ")
+    assert "space.minibatch_size: 8192: RLlib refuses it: `minibatch_size` (8192)" in line
+    assert not (desk.folder / ".regrow").exists()
+
+
+def test_a_configuration_of_ones_own_is_tried(desk: Desk) -> None:
+    file = experiment(desk, "own", space={"lr": 0.001, "length": 2})
+    file.write_text(file.read_text().replace('"metric"', '"trainable": "work.py:configure", "metric"'))
+    out = desk.run("try", file, "--steps", "2").stdout
+    assert "done after 2 steps" in out
+    assert "once more from the checkpoint of step 1, as after a loss:" in out
+    again = out.partition("once more")[2]
+    assert "env_steps 200" in again
+    assert "iterations 2" in again
+    assert processes_of(desk.folder) == []
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    """A cluster of this process's own."""
+    cluster.connect(address="local", cpus=2, env={"OMP_NUM_THREADS": "1"})
+    try:
+        yield
+    finally:
+        cluster.disconnect()
+
+
+TINY = {"fcnet_hiddens": {"constant": [8]}}
+WITH_BUFFER = {"num_steps_sampled_before_learning_starts": 50, "min_sample_timesteps_per_iteration": 100, "model": TINY}
+ASYNC = {"train_batch_size_per_learner": 100, "min_time_s_per_iteration": 0, "min_sample_timesteps_per_iteration": 200, "model": TINY}
+
+
+def tried(algorithm: str, env: str, space: dict[str, Any], *until: int) -> list[Row]:
+    """What a trial reports up to each of these steps, by an attempt each."""
+    given = {"name": "one", "rllib": {"algorithm": algorithm, "env": env}, "metric": "return", "mode": "max", "space": space, "trials": 1}
+    spec = check_rllib(Spec.parse(given))
+    rows: list[Row] = []
+    with temporary_store() as store:
+        one = OneTrial(spec=spec, config=configuration(spec, 0, {}), number=0, store=store, told=rows.append)
+        for most in until:
+            ended = one.run(most, after=one.saved[-1] if one.saved else None)
+            assert (ended.outcome, ended.step) == ("done", most), ended
+    return rows
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(
+    ("algorithm", "env", "space"),
+    [
+        ("DQN", "CartPole-v1", {**WITH_BUFFER, "train_batch_size_per_learner": 8, "training_intensity": 1}),
+        ("SAC", "Pendulum-v1", {**WITH_BUFFER, "train_batch_size_per_learner": 8, "training_intensity": 1}),
+        ("IMPALA", "CartPole-v1", ASYNC),
+        ("APPO", "CartPole-v1", ASYNC),
+    ],
+)
+def test_algorithms_go_on_where_they_were(algorithm: str, env: str, space: dict[str, Any]) -> None:
+    rows = tried(algorithm, env, space, 2, 4)
+    steps = [row.metrics["env_steps"] or 0.0 for row in rows]
+    assert steps == sorted(set(steps)), steps
+    iterations = [row.metrics["iterations"] or 0.0 for row in rows]
+    assert iterations == sorted(set(iterations))
+
+
+def made(algorithm: str, env: str, **settings: Any) -> Any:
+    """An algorithm as a trial has it."""
+    part = RLlib(algorithm=algorithm, env=env, env_runners=settings.pop("env_runners", 0))  # type: ignore[arg-type]
+    return seeded(configured(part, settings, folder=None), 3, 0).build_algo()
+
+
+def weights(algorithm: Any) -> Any:
+    """Of the learner and of each env runner, a number."""
+    state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)["learner"]["rl_module"]
+    of_runners = algorithm.env_runner_group.foreach_env_runner(lambda runner: total(runner.module.get_state(inference_only=True)))
+    return [total(state["default_policy"]), *of_runners]
+
+
+def total(state: dict[str, Any]) -> float:
+    return float(sum(abs(values).sum() for values in state.values()))
+
+
+def rates(algorithm: Any) -> list[float]:
+    """The rates of learning of its optimizers."""
+    (found,) = algorithm.learner_group.foreach_learner(
+        func=lambda learner: [group["lr"] for one in learner._optimizer_lr_schedules for group in one.param_groups]
+    )
+    return list(found.get())
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_checkpoint_has_what_rllibs_own_lacks(tmp_path: Path) -> None:
+    """RLlib sends weights to its env runners one message at a time and drops the others; it keeps old rates and new coefficients."""
+    small = {"train_batch_size_per_learner": 64, "minibatch_size": 32, "num_epochs": 2, "model": {"fcnet_hiddens": [8]}, "kl_target": 0}
+    with quiet():
+        first = made("PPO", "CartPole-v1", lr=0.01, env_runners=1, **small)
+        first.train()
+        checkpoint.save(first, tmp_path, {"env_steps": 64}, with_buffer=True)
+        second = made("PPO", "CartPole-v1", lr=0.002, env_runners=1, **small)
+        assert checkpoint.load(second, tmp_path) == {"env_steps": 64}
+        of_learner, *of_runners = weights(first)
+        assert weights(second) == [of_learner] * (1 + len(of_runners))
+        assert rates(second) == [0.002]
+        result = second.train()
+        told = result["learners"]["default_policy"]
+        assert (result["num_env_steps_sampled_lifetime"], result["training_iteration"]) == (128, 2)
+        assert told["curr_kl_coeff"] > 0.25, "it rises with each iteration, from 0.2"
+        first.stop()
+        second.stop()
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_replay_buffer_and_a_temperature_go_on(tmp_path: Path) -> None:
+    settings = {"train_batch_size_per_learner": 8, "training_intensity": 1, "model": {"fcnet_hiddens": [8]}}
+    settings |= {"num_steps_sampled_before_learning_starts": 20, "min_sample_timesteps_per_iteration": 60, "alpha_lr": 0.1}
+    with quiet():
+        first = made("SAC", "Pendulum-v1", **settings)
+        first.train()
+        checkpoint.save(first, tmp_path, {}, with_buffer=True)
+        second = made("SAC", "Pendulum-v1", **settings)
+        checkpoint.load(second, tmp_path)
+        assert second.local_replay_buffer.get_num_timesteps() == first.local_replay_buffer.get_num_timesteps() >= 60
+        before, after = (found.learner_group.foreach_learner(func=temperature) for found in (first, second))
+        assert [one.get() for one in before] == [one.get() for one in after] != [0.0]
+        second.train()
+        first.stop()
+        second.stop()
+
+
+def temperature(learner: Any) -> float:
+    return float(learner.curr_log_alpha["default_policy"])
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_step_lasts_until_a_first_episode_ends_and_repeats_its_return_where_none_does() -> None:
+    """An episode of Pendulum has 200 steps, an iteration here 96: the third is the first in which one ends, then each other."""
+    rows = tried("PPO", "Pendulum-v1", {**SMALL, "train_batch_size_per_learner": 96, "minibatch_size": 96}, 3)
+    assert [row.metrics["iterations"] for row in rows] == [3, 4, 5]
+    assert rows[0].metrics["return"] == rows[1].metrics["return"] != rows[2].metrics["return"]
