@@ -30,7 +30,7 @@ ROOMS = {
     "search": ("", "space", "samplers", "schedulers", "spec", "history", "planning"),
     "infra": (
         "", "machine", "stores", "log", "state", "coordinator", "views", "exports", "figures", "report", "mlflow", "ray",
-        "prefect", "housekeeping", "local", "clusters",
+        "rllib", "prefect", "housekeeping", "local", "clusters",
     ),
 }
 """The rooms of a folder, from below: each may import from those before it. The first is the folder itself."""
@@ -137,7 +137,7 @@ def broken(module: str, source: str) -> list[str]:
             found += [(node, reason) for reason in impure(node)]
         if own == "face" and not within(module, ("regrow.page", "regrow.station.triggers.hooks")):  # a route of the page
             found += [(node, f"the face serves nothing outside of its page ({name})") for name in served(node)]
-        if own != "torch":
+        if own != "torch" and not within(module, ("regrow.infra.rllib",)):  # which trains by PyTorch alone
             found += [(node, f"only regrow.torch knows PyTorch ({name})") for name in imported(node) if within(name, ("torch",))]
         if own == "tasks":
             foreign = {name.partition(".")[0] for name in imported(node)} & NOT_IN_TASKS
