@@ -28,7 +28,7 @@ HIDDEN = 16
 SIZE = 4 * HIDDEN + HIDDEN + HIDDEN
 """The weights of a network: from the state to the hidden units, their biases, from there to one number: push left or right."""
 TASKS = 4
-"""A generation is tried by so many tasks; as many of them run at a time as the trial has bundles for."""
+"""A generation is tried by so many tasks; as many of them run at a time as the trial has room for."""
 
 
 def train(trial: rg.Trial) -> None:
