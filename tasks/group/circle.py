@@ -87,7 +87,7 @@ class Circle:
         self._notice: Callable[[str, str], None] | None = None
         self._noticed: list[tuple[str, str]] = []
         """Notices that came before anybody could be told."""
-        self.door = Door(address, key, size)
+        self.door = Door(address, key)
 
     def open(self) -> None:
         """Has the others come in."""

@@ -18,10 +18,10 @@ _LOG = logging.getLogger("regrow.trial")
 class Door:
     """Where the others connect, from the beginning. Who says nothing, or something else, keeps nobody waiting."""
 
-    def __init__(self, address: str, key: bytes, size: int) -> None:
+    def __init__(self, address: str, key: bytes) -> None:
         self._key, self._closed = key, False
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._door = socket.create_server((address, 0), family=family, backlog=size)
+        self._door = socket.create_server((address, 0), family=family)
 
     @property
     def port(self) -> int:

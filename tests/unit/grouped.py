@@ -85,11 +85,14 @@ class Grouping:
         monkeypatch.setattr(sys, "argv", sys.argv)  # put back in another order than taken, by threads
         monkeypatch.setattr(circle, "BLAME_SECONDS", 0.5)
         monkeypatch.setattr(leading, "STACKS_SECONDS", 0.1)
+        monkeypatch.setattr(circle, "BEAT_SECONDS", 0.1)
         monkeypatch.setattr(attempts, "_leaving", lambda host: self._leave)
         self.lease = 20.0
         self.ranks: dict[int, Rank] = {}
         self.bench = Bench("node-0")
         self.leader: Leader | None = None
+        self.ends = threading.Event()
+        """Rank 0 has ended: for a rank that hangs until then."""
         self.left = threading.Event()
         """The end of rank 0's process, as it did not react."""
 
@@ -122,6 +125,7 @@ class Grouping:
             )
         finally:
             leader.close()
+            self.ends.set()
             hung = [rank.number for rank in self.ranks.values() if not self._joined(rank)]
             for rank in self.ranks.values():
                 if rank.wire is not None:
