@@ -117,6 +117,8 @@ async def _first(futures: Sequence[asyncio.Future[Any]]) -> Any:
                     raise error
                 # What it did and printed by now is still told: it notices at once, unless it waits for that rank elsewhere.
                 await asyncio.wait({futures[0]}, timeout=LAST_SECONDS)
+                if futures[0].done():  # it had ended; or it was lost first, and this one left; or it says whom it misses
+                    return futures[0].result()
                 raise MemberLost(rank, f"rank {rank} was lost", error)
         if futures[0] in done:
             return futures[0].result()
