@@ -88,7 +88,7 @@ def configured(part: RLlib, parameters: Mapping[str, Any], *, folder: str | None
 
 
 def _learn_from_records(config: Any, part: RLlib, folder: str | None) -> None:
-    """What RLlib asks for that would be the same in all specifications, and shares of the CPUs that a trial has for reading."""
+    """What RLlib asks for that would be the same in all specifications."""
     assert part.offline is not None
     place = part.offline if "://" in part.offline else str(Path(folder or ".", part.offline).resolve())
     config.offline_data(input_=[place], dataset_num_iters_per_learner=OFFLINE_UPDATES)

@@ -35,6 +35,12 @@ RAY = {
     "ray._private.services:ConsolePopen":
         "Ctrl-C ends the cluster before the last checkpoints, workers have Prefect's key, a dead raylet is not noticed",
 }
+RLLIB = {
+    "ray.rllib.core.learner.learner:Learner._optimizer_lr_schedules":
+        "a trial of RLlib's that goes on from a checkpoint does not: it fails",
+    "ray.rllib.core.learner.learner:Learner._set_optimizer_lr(optimizer, lr)": "the same",
+    "ray.tune.trainable.trainable:DEFAULT_STORAGE_PATH": "no trial of RLlib's begins",
+}
 PREFECT = {
     "prefect.task_engine:run_task_async(task, task_run_id, task_run, parameters, wait_for, return_type, dependencies)":
         "no task run is carried out",
@@ -109,7 +115,7 @@ OPTUNA = {
     ),
 }
 USERS = {"regrow.infra.exports.optuna_database", "regrow.infra.mlflow.bulk"}
-NAMES = {**RAY, **PREFECT, **MLFLOW, **OPTUNA}
+NAMES = {**RAY, **RLLIB, **PREFECT, **MLFLOW, **OPTUNA}
 
 
 def names(key: str) -> tuple[str, list[str]]:
@@ -149,6 +155,9 @@ def is_set(found: Any, attribute: str) -> bool:
 @pytest.mark.filterwarnings("ignore")  # of the libraries among themselves, as they are imported
 @pytest.mark.parametrize("key", NAMES)
 def test_it_is_there_and_takes_what_it_is_given(key: str) -> None:
+    if key in RLLIB:
+        pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
+        pytest.importorskip("torch")
     assert missing(key) == "", NAMES[key]
 
 
