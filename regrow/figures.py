@@ -70,6 +70,12 @@ class Figures:
         """Nodes over time with each attempt, loss and recovery."""
         return self._made("timeline")
 
+    def scaling(self) -> Figure:
+        """Steps a second by number of workers, for trials that have some; where the trainable reports a metric `samples` (of that
+        step, over all workers), also samples a second a worker, and how well that scales.
+        """
+        return self._made("scaling")
+
     def wasted_work(self) -> Figure:
         """What losses cost, by class and by trial."""
         return self._made("wasted_work")

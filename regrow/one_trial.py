@@ -81,7 +81,7 @@ class OneTrial:
             trial=self.number, attempt=self._attempts, config=spec.space.nest(self.config), until=begins + 1,
             seed=seed_for(spec.seed, self.number, "trial"), checkpoints=() if after is None else (after.manifest,), step=begins,
         )
-        group = alone() if spec.resources.widths[1] > 1 else {}  # a training that is one of many is one of one here
+        group = alone() if spec.resources.ranked else {}  # a training that is one of many is one of one here
         with within(environment(spec) | group), nowhere():
             return run_attempt(
                 job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False,

@@ -63,7 +63,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             ending=spec.ending if spec.stop.trial.watches else None, enough=spec.stop.trial.function,
             system_metrics=spec.mlflow.system_metrics, command=spec.command, report=spec.report.file,
             stall=spec.stall, trial_seconds=None if hours is None else hours * 3600, event=spec.event,
-            grouped=spec.resources.grouped, ranked=spec.resources.widths[1] > 1, lease=spec.lease,
+            grouped=spec.resources.grouped, ranked=spec.resources.ranked, lease=spec.lease,
             reduce_mean=spec.resources.reduce == "mean", rllib=spec.rllib,
             metrics=(*(metric.name for metric in spec.metrics), *(limit.metric for limit in spec.limits)),
         )

@@ -13,6 +13,7 @@ from regrow.infra.figures import (
     parallel_coordinates,
     pareto_front,
     rungs,
+    scaling,
     slices,
     timeline,
     wasted_work,
@@ -46,6 +47,7 @@ KINDS: dict[str, Kind] = {
     "rungs": rungs,
     "lineage": lineage,
     "timeline": timeline,
+    "scaling": scaling,
     "wasted_work": wasted_work,
 }
 """All of them by name, in the order of the report."""

@@ -117,7 +117,7 @@ class PrefectEvents:
     def _opened(self, event: Opened) -> list[PrefectEvent]:
         history = self.history
         first = history.sessions == 1
-        what = " workers" if history.spec.resources.widths[1] > 1 else ""
+        what = " workers" if history.spec.resources.ranked else ""
         told = f"{history.total} trials, up to {event.slots}{what} at a time" if first else f"goes on: {self.standing}"
         payload = {"trials": history.total, "slots": event.slots, "session": history.sessions}
         name = "regrow.experiment.started" if first else "regrow.experiment.resumed"

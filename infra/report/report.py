@@ -30,7 +30,7 @@ from regrow.infra.state.spec_file import published_spec
 from regrow.infra.views import summaries
 from regrow.search.history import History, cost, waste
 
-WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeline"}
+WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeline", "scaling"}
 """Figures that take the whole width of the page."""
 FRONT = 20
 """Trials of the Pareto front that are listed."""

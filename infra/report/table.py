@@ -21,7 +21,9 @@ TRACE = 6000
 
 
 def rows(history: History) -> dict[str, Any]:
-    """`columns`, `trials`, `traces` and `sorted_by`, the column by which the table is sorted at first (None: none)."""
+    """`columns`, `trials`, `traces` and `sorted_by`, the column by which the table is sorted at first (None: none); beside them
+    `ranked` where attempts have workers.
+    """
     parameters = varied(history)
     seen = dict.fromkeys(name for trial in history.trials for name in trial.curve.shown(trial.step))
     others = [name for name in seen if name != history.objective.name][:METRICS]
@@ -40,7 +42,8 @@ def rows(history: History) -> dict[str, Any]:
     ]
     traces: dict[str, int] = {}
     trials = [_trial(history, trial, others, list(parameters), traces) for trial in history.trials]
-    return {"columns": columns, "trials": trials, "traces": list(traces), "sorted_by": 2 if history.best is not None else None}
+    found = {"columns": columns, "trials": trials, "traces": list(traces), "sorted_by": 2 if history.best is not None else None}
+    return {**found, "ranked": True} if history.spec.resources.ranked else found
 
 
 def varied(history: History) -> dict[str, bool]:
@@ -110,7 +113,7 @@ def _attempt(history: History, trial: TrialRecord, attempt: Attempt, traces: dic
         place = None
     seconds = _seconds(history, attempt)
     return {
-        "number": attempt.number, "node": attempt.where or "", "begun": attempt.t_began is not None,
+        "number": attempt.number, "node": attempt.where or "", "workers": attempt.width, "begun": attempt.t_began is not None,
         "outcome": attempt.outcome or ("running" if trial.state is TrialState.RUNNING else "lost"), "cause": attempt.cause,
         "from": attempt.from_step, "to": attempt.to_step, "seconds": None if seconds is None else round(seconds, 3),
         "message": attempt.message or attempt.stop or attempt.leave or "", "trace": place,

@@ -14,6 +14,7 @@ from regrow.infra.log.rows import Sorted
 from regrow.infra.views import summaries
 from regrow.live.text import config, ranked, value
 from regrow.search.history import History, TrialRecord
+from regrow.tasks.traces import one_line
 
 _AT_ONCE = 1000
 """Lines of a long table that are laid out together."""
@@ -34,12 +35,19 @@ def trials(history: History, console: Console, most: int | None = None) -> Table
 
 
 def _trials(history: History, shown: Sequence[TrialRecord], settings: Mapping[str, Sequence[str]]) -> Table:
-    table = plain_table("trial", "state", history.spec.objective.name, "step", "steps", "attempts", *settings)
+    groups = ("workers", "node") if history.spec.resources.ranked else ()
+    table = plain_table("trial", "state", history.spec.objective.name, "step", "steps", "attempts", *groups, *settings)
     for place, trial in enumerate(shown):
         number, step = (f"{trial.best[0]:.5g}", str(trial.best[1])) if trial.best else ("", "")
-        cells = [column[place] for column in settings.values()]
+        cells = [*(_group(trial) if groups else ()), *(column[place] for column in settings.values())]
         table.add_row(str(trial.number), trial.state.value, number, step, str(trial.step), str(len(trial.attempts)), *cells)
     return table
+
+
+def _group(trial: TrialRecord) -> tuple[str, str]:
+    """How many workers a trial's last attempt has, and on which nodes they are."""
+    last = trial.attempts[-1] if trial.attempts else None
+    return ("", "") if last is None else (str(last.width), one_line(last.where or ""))
 
 
 def _width(console: Console, table: Table) -> int:

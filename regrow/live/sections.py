@@ -51,8 +51,9 @@ def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section |
         attempts = [trial.attempts[-1] for trial in trials]
         metrics = _metrics(history, trials)
         again = ["" if attempt.number == 1 else str(attempt.number) for attempt in attempts]
-        nodes = [one_line(attempt.where or "") for attempt in attempts] if len(board.nodes) > 1 else []
-        wide = ["" if attempt.width == 1 else str(attempt.width) for attempt in attempts]
+        ranked = history.spec.resources.ranked
+        nodes = [one_line(attempt.where or "") for attempt in attempts] if ranked or len(board.nodes) > 1 else []
+        wide = [str(attempt.width) if ranked or attempt.width > 1 else "" for attempt in attempts]
         columns = [
             Column(title=title, cells=[str(trial.number) for trial in trials], right=True),
             Column(title="step", cells=[_step(history, trial) for trial in trials], style="cyan"),
@@ -61,7 +62,7 @@ def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section |
                 for place, name in enumerate(metrics)
             ),
             Column(title="attempt", cells=again, rank=3, right=True, style="yellow"),
-            Column(title="slots", cells=wide, rank=3, right=True),
+            Column(title="workers" if ranked else "slots", cells=wide, rank=3, right=True),
             Column(title="node", cells=nodes or [""] * len(trials), rank=5),
             Column(title="heard", cells=[_age(board, trial, now) for trial in trials], rank=1, right=True, style="dim"),
             Column(title="", cells=[one_line(text.config(trial)) for trial in trials], rank=9, flex=True, style="dim"),

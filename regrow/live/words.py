@@ -33,7 +33,7 @@ def loss(one: Loss) -> str:
 
 def capacity(history: History) -> str:
     """The cluster has become larger or smaller."""
-    slots, what = history.slots, "worker" if history.spec.resources.widths[1] > 1 else "trial"
+    slots, what = history.slots, "worker" if history.spec.resources.ranked else "trial"
     now = f"room for {slots} {what}{ends(slots)} at a time now" if slots else "no room for a trial now: they wait for a node"
     return f"the cluster has {now}"
 

@@ -133,6 +133,7 @@ class Pages:
             return self._page(
                 "trial.html.j2", poll=POLL_SECONDS[summary.status != "running"], name=name, trial=found,
                 config=views.written(found["config"]), metric=fold.history.objective.name,
+                ranked=fold.history.spec.resources.ranked,
             )
 
     def compare(self, e: Annotated[list[str] | None, Query()] = None) -> Response:

@@ -48,8 +48,9 @@ def table(history: History, asked: Asked) -> dict[str, Any]:
     return {
         "rows": [_row(history, trial, names) for trial in shown], "parameters": names, "page": page, "pages": pages,
         "count": len(ordered), "first": (page - 1) * PER_PAGE + 1 if shown else 0, "last": (page - 1) * PER_PAGE + len(shown),
-        "all": len(history.trials), "sort": asked.sort, "order": "desc" if down else "asc",
-        "state": asked.state.value if asked.state is not None else "", "metric": history.objective.name,
+        "all": len(history.trials), "ranked": history.spec.resources.ranked, "sort": asked.sort,
+        "order": "desc" if down else "asc", "state": asked.state.value if asked.state is not None else "",
+        "metric": history.objective.name,
         "states": [(state.value, count) for state, count in history.counts.items() if count],
     }
 
@@ -92,7 +93,8 @@ def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, An
     return {
         "number": trial.number, "state": trial.state.value, "best": trial.number == history.best,
         "value": f"{trial.best[0]:.6g}" if trial.best else "", "at": trial.best[1] if trial.best else "", "steps": trial.step,
-        "attempts": len(trial.attempts), "time": duration(took) if took is not None else "",
+        "attempts": len(trial.attempts), "workers": last.width if last is not None else "",
+        "time": duration(took) if took is not None else "",
         "cells": [_cell(config.get(name)) for name in names],
         "why": _cut((last.message or last.stop or last.leave or "") if last is not None else ""),
     }

@@ -146,9 +146,9 @@ def _group(spec: Spec) -> None:
         problem, hint = "asks for nothing", "give cpu, gpu, memory or custom, or leave children out"
         raise SpecError(key="resources.children.cpu", value=children.cpu, problem=problem, hint=hint)
     if not wanted.bundle:
-        problem = "a worker needs something" if wanted.widths[1] > 1 else "a trial with children needs something of its own"
+        problem = "a worker needs something" if wanted.ranked else "a trial with children needs something of its own"
         raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, gpu, memory or custom")
-    key = "workers" if wanted.widths[1] > 1 else "children"
+    key = "workers" if wanted.ranked else "children"
     value = wanted.model_dump(mode="json", exclude_defaults=True)[key]
     if spec.command:
         problem, hint = "is for a trainable", "leave it out; a command is one process, and may start others by itself"

@@ -126,9 +126,14 @@ class Resources(Bundled):
         raise AssertionError(self.workers)
 
     @property
+    def ranked(self) -> bool:
+        """Whether an attempt may have several workers."""
+        return self.widths[1] > 1
+
+    @property
     def grouped(self) -> bool:
         """Whether an attempt has a placement group, whose bundles may lie on several nodes."""
-        return self.widths[1] > 1 or self.children is not None
+        return self.ranked or self.children is not None
 
     @property
     def shape(self) -> Shape:

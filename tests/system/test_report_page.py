@@ -237,7 +237,7 @@ def test_what_users_wrote_does_nothing_in_a_browser(desk: Desk, chromium: Browse
 
 def test_figures_are_written_as_pictures(desk: Desk, chromium: Browser) -> None:
     printed = desk.run("report", "population", "--png", "pictures").stdout.split()
-    assert [Path(line).stem for line in printed] == [n for n in KINDS if n not in ("pareto_front", "rungs", "wasted_work")]
+    assert [Path(line).stem for line in printed] == [n for n in KINDS if n not in ("pareto_front", "rungs", "scaling", "wasted_work")]
     for line in printed:
         image = Image.open(desk.folder / line)
         assert image.size[0] == 2000

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started
+from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Place, Proposed, Reported, Row, Started
 from regrow.search.history import History
 from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
@@ -79,6 +79,24 @@ def reported(values: list[float | None], **changes: Any) -> list[AnyEvent]:
     return [*begun(1, **changes), Reported(t=110.0, trial=0, attempt=1, rows=rows)]
 
 
+def groups(*widths: int, seconds: float = 0.5, samples: bool = True, **changes: Any) -> list[AnyEvent]:
+    """A trial of each number of workers on two nodes, whose 5 steps take `seconds` each, the first one a minute; of 64 samples for
+    each worker, 1 in 10 of them lost for each further worker.
+    """
+    events = begun(**{"resources": {"workers": [1, 8]}, "max_steps": 5, **changes})
+    for number, width in enumerate(widths):
+        lease: dict[str, Any] = {"trial": number, "attempt": 1}
+        told = {"samples": 64.0 * width * (1 - 0.1 * (width - 1))} if samples else {}
+        rows = [Row(n, 160.0 + n * seconds, {"score": n / 10, **told}) for n in range(1, 6)]
+        events += [
+            Proposed(t=101.0, trial=number, config={"lr": 0.01 * (1 + number), "size": 1, "kind": "a"}),
+            Started(t=101.0, **lease, width=width),
+            Began(t=102.0, **lease, node="n1", node_id="n1", others=[Place("n2", "n2")] * (width - 1)),
+            Reported(t=163.0, **lease, rows=rows), Ended(t=164.0, **lease, outcome="done", step=5),
+        ]
+    return events
+
+
 KINDS_OF_HISTORIES: dict[str, Callable[[], History]] = {
     "empty": lambda: folded(begun()),
     "running, no report": lambda: folded(begun(2)),
@@ -101,6 +119,7 @@ KINDS_OF_HISTORIES: dict[str, Callable[[], History]] = {
     "no step meets the constraints": lambda: run(constraints=["seconds <= -1"]).history,
     "one of a thousand diverged": lambda: run(mode="min", value=diverging, trials=40).history,
     "lossy": lambda: run(machines=AWAY, checkpoint={"every_steps": 3}).history,
+    "groups": lambda: folded(groups(2, 1)),
     "all values the same": lambda: run(value=lambda config, step: 1.0).history,
 }
 

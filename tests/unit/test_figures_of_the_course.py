@@ -1,18 +1,20 @@
-"""What the figures say of decisions, attempts and losses: rungs, lineage, timeline, wasted work."""
+"""What the figures say of decisions, attempts and losses: rungs, lineage, timeline, scaling, wasted work."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
-from regrow.infra.figures import lineage, rungs, series, timeline, wasted_work
-from regrow.search.events import Decided, Ended, Proposed, Started
+from regrow.infra.figures import lineage, rungs, scaling, series, timeline, wasted_work
+from regrow.search.events import Began, Decided, Ended, Proposed, Reported, Row, Started
 from regrow.search.history import History, waste
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation
 from regrow.search.spec import Spec
-from tests.unit.figured import ASHA, SPEC, begun, folded, made_by, metrics, run, traces
+from tests.unit.figured import ASHA, SPEC, begun, folded, groups, made_by, metrics, run, traces
+from tests.unit.told import rows_of
 
 # Schedules
 
@@ -134,6 +136,46 @@ def test_a_thousand_short_attempts_are_fewer_bars_and_all_losses_stay() -> None:
     (marks,) = (trace for trace in made.data if (trace.name or "").startswith("loss"))
     assert len(marks.x) == lost
     assert lost
+
+
+# Workers
+
+
+def test_scaling_has_the_pace_of_each_attempt_and_what_is_left_of_a_workers_speed() -> None:
+    made = made_by(scaling, folded(groups(1, 2, 4, 4)))
+    steps, each = traces(made, name="an attempt")
+    assert list(steps.y) == [2.0] * 4, "from the first report on, not from the beginning"
+    assert list(each.y) == pytest.approx([128.0, 115.2, 89.6, 89.6])
+    assert [text.partition(":")[0] for text in each.customdata] == [f"trial {n}, attempt 1" for n in range(4)]
+    (bars,) = (trace for trace in made.data if trace.type == "bar")
+    assert list(bars.text) == ["100%", "90%", "70%"]
+    assert list(made.layout.xaxis.ticktext) == ["1", "2", "4"]
+    assert "of 1 worker;" in made.layout.meta["note"]
+
+
+def test_scaling_is_of_each_attempt_apart_and_of_steps_whose_samples_are_known() -> None:
+    events = [event for event in groups(2) if not isinstance(event, Ended | Reported)]
+    first = [Row(1, 160.0, {"score": 0.1}), Row(2, 164.0, {"score": 0.1}), Row(3, 166.0, {"score": 0.2, "samples": 8.0})]
+    lost = Ended(t=170.0, trial=0, attempt=1, outcome="lost", cause="preempted", step=3, by="driver")
+    events += [Reported(t=166.0, trial=0, attempt=1, rows=first), lost, Started(t=171.0, trial=0, attempt=2, width=4)]
+    events += [
+        Began(t=900.0, trial=0, attempt=2, node="n1", restored=3),
+        Reported(t=960.0, trial=0, attempt=2, rows=[Row(n, 955.0 + n, {"score": 0.3, "samples": 24.0}) for n in (4, 5)]),
+    ]
+    history = folded(events)
+    found = [(pace.attempt, pace.workers, pace.rate, pace.each) for pace in scaling.paces(rows_of(history))]
+    assert found == [(1, 2, 2 / 6, 2.0), (2, 4, 1.0, 6.0)]
+    assert "of 2 workers;" in made_by(scaling, history).layout.meta["note"]
+
+
+def test_without_samples_or_with_one_number_of_workers_no_efficiency_is_told() -> None:
+    unknown = made_by(scaling, folded(groups(1, 2, samples=False)))
+    assert not [trace for trace in unknown.data if trace.type == "bar"]
+    assert "metric samples" in unknown.layout.meta["note"]
+    alike = made_by(scaling, folded(groups(2, 2)))
+    assert not [trace for trace in alike.data if trace.type == "bar"]
+    assert scaling.figure(rows_of(folded(groups(1, 1)))) is None
+    assert scaling.figure(rows_of(folded(groups(1, resources={"cpu": 1})))) is None
 
 
 def test_wasted_work_is_that_of_the_ledger(histories: dict[str, History]) -> None:

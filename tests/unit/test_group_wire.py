@@ -92,7 +92,12 @@ def test_both_sides_know_the_key() -> None:
         Reported(3, {"score": 0.1 + 0.2, "none": None}), Uploaded(4, part=Part(files=[file], folders=["e"], uploaded=1)),
         Failed(Fault(rank=1, message="no", trace="x" * 3_000_000)), Bye(),
     ]
-    sending = threading.Thread(target=lambda: [one.send(message) for message in messages], daemon=True)
+
+    def send() -> None:
+        for message in messages:
+            one.send(message)
+
+    sending = threading.Thread(target=send, daemon=True)
     sending.start()
     assert [other.receive() for _ in messages] == messages
     sending.join(10)
@@ -147,8 +152,9 @@ def test_a_stranger_that_says_nothing_does_not_hold_the_door(lead: Leader) -> No
     assert isinstance(next_word(member), Welcome)
     waits.join(10)
     assert not waits.is_alive()
-    for each in (*silent, member):
+    for each in silent:
         each.close()
+    member.close()
 
 
 def test_a_stranger_that_says_nothing_is_sent_away(lead: Leader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,16 +78,17 @@
     inside.append($("p", trial.attempts.length ? "Attempts" : "No attempt has begun.", { class: "label" }));
     if (trial.attempts.length) {
       const attempts = $("table"), top = $("tr");
-      for (const name of ["attempt", "node", "steps", "took", "outcome", "why"]) top.append($("th", name, { scope: "col" }));
+      const group = data.ranked ? ["workers"] : [];
+      for (const name of ["attempt", ...group, "node", "steps", "took", "outcome", "why"]) top.append($("th", name, { scope: "col" }));
       attempts.append($("thead")), attempts.tHead.append(top);
       const rows = $("tbody");
       for (const a of trial.attempts) {
         const row = $("tr"), outcome = a.cause && a.cause !== a.outcome ? `${a.outcome} (${a.cause})` : a.outcome;
         const steps = a.to > a.from ? `${a.from + 1} to ${a.to}` : a.begun ? `none after ${a.from}` : "";
-        for (const text of [a.number, a.node, steps, time(a.seconds), outcome, a.message]) row.append($("td", text));
+        for (const text of [a.number, ...group.map(() => a.workers), a.node, steps, time(a.seconds), outcome, a.message]) row.append($("td", text));
         rows.append(row);
         if (a.trace !== null) {
-          const cell = $("td", null, { colspan: "6" });
+          const cell = $("td", null, { colspan: String(6 + group.length) });
           cell.append($("pre", data.traces[a.trace], { tabindex: "0", "aria-label": "Traceback" }));
           const under = $("tr");
           under.append(cell), rows.append(under);
