@@ -41,7 +41,7 @@ def test_every_specification_and_part_of_one_is_valid(block: Block) -> None:
     if block.mark("skip") is not None or block.title in ("wrong.yaml", "automation.yaml", "cluster.yaml"):
         return  # shown because it is refused, or not a specification; what the page says of it is tested where it is typed
     written = yaml.safe_load(block.body)
-    Spec.parse(written if {"trainable", "command"} & written.keys() else {**BASE, **written})
+    Spec.parse(written if {"trainable", "command", "rllib"} & written.keys() else {**BASE, **written})
 
 
 @pytest.mark.parametrize("block", [one for one in blocks("yaml") if one.values[0].title == "cluster.yaml"])

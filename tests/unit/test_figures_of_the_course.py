@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regrow.infra.figures import lineage, rungs, scaling, series, timeline, wasted_work
-from regrow.search.events import Began, Decided, Ended, Proposed, Reported, Row, Started
+from regrow.search.events import AnyEvent, Began, Decided, Ended, Proposed, Reported, Row, Started
 from regrow.search.history import History, waste
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation
@@ -154,7 +154,7 @@ def test_scaling_has_the_pace_of_each_attempt_and_what_is_left_of_a_workers_spee
 
 
 def test_scaling_is_of_each_attempt_apart_and_of_steps_whose_samples_are_known() -> None:
-    events = [event for event in groups(2) if not isinstance(event, Ended | Reported)]
+    events: list[AnyEvent] = [event for event in groups(2) if not isinstance(event, Ended | Reported)]
     first = [Row(1, 160.0, {"score": 0.1}), Row(2, 164.0, {"score": 0.1}), Row(3, 166.0, {"score": 0.2, "samples": 8.0})]
     lost = Ended(t=170.0, trial=0, attempt=1, outcome="lost", cause="preempted", step=3, by="driver")
     events += [Reported(t=166.0, trial=0, attempt=1, rows=first), lost, Started(t=171.0, trial=0, attempt=2, width=4)]
