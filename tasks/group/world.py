@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from regrow.search.events import Place
 from regrow.tasks.group.wire import Hello, Welcome
@@ -31,9 +32,15 @@ def welcomes(hellos: Sequence[Hello], *, address: str, run: str) -> list[Welcome
         }
         own = {name: str(value) for name, value in variables.items()}
         if hello.devices:
-            own[DEVICES] = ",".join(dict.fromkeys(",".join(hellos[mate].devices for mate in mates).split(",")))
+            own[DEVICES] = ",".join(_devices([hellos[mate].devices.split(",") for mate in mates]))
         found.append(Welcome(world=world, variables=own))
     return found
+
+
+def _devices(each: Sequence[Sequence[str]]) -> list[str]:
+    """The GPUs of a node's ranks, so that each finds its first one at its local rank, also where it has several."""
+    rounds = zip_longest(*each, fillvalue="")
+    return list(dict.fromkeys(device for one in rounds for device in one if device))
 
 
 def alone() -> dict[str, str]:
