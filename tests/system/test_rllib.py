@@ -98,7 +98,7 @@ def test_a_ppo_with_an_env_runner_that_is_killed_goes_on_exactly(desk: Desk) -> 
     assert created["spec"]["resources"]["children"]["count"] == 1
     assert not Path(f"/proc/{runner}").exists()
     assert await_no_process(desk.folder) == []
-    assert "ok" in desk.run("verify", "ppo").stdout
+    assert "all as recorded" in desk.run("verify", "ppo").stdout
     assert not (Path(desk.environment["HOME"]) / "ray_results").exists()
 
 
