@@ -186,7 +186,7 @@ def test_the_report_shows_every_figure_and_the_lost_node(seen: Seen, browser_pag
     assert browser_page.context.browser is not None
     reader = Reader(browser_page.context.browser, seen.desk.folder / "pages.html", width=1500)
     names = [place.get_attribute("data-figure") for place in reader.page.locator(".plot").all()]
-    assert names == [name for name in KINDS if name not in ("lineage", "pareto_front")], "no population, one metric"
+    assert names == [name for name in KINDS if name not in ("lineage", "pareto_front", "scaling")], "no population, one metric"
     reader.keep("pages")
     (timeline,) = reader.page.locator("#f-timeline .js-plotly-plot, #f-timeline.js-plotly-plot").evaluate_all(PLOTS)
     assert [trace["name"] for trace in timeline if trace["name"] and trace["name"].startswith("lost")] == ["lost (1)"]
