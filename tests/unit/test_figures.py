@@ -56,7 +56,7 @@ def test_each_figure_of_each_history_is_one_that_plotly_takes_or_none_with_a_rea
         ("pbt", {*KINDS} - {"pareto_front", "rungs", "scaling", "wasted_work"}),
         ("two metrics", {*KINDS} - {"rungs", "lineage", "scaling", "wasted_work"}),
         ("lossy", {*KINDS} - {"pareto_front", "rungs", "lineage", "scaling"}),
-        ("groups", {"optimization_history", "learning_curves", "best_trial", "slices", "timeline", "scaling"}),
+        ("groups", {"optimization_history", "learning_curves", "best_trial", "parallel_coordinates", "slices", "timeline", "scaling"}),
     ],
 )
 def test_figures_are_there_where_they_have_something_to_show(
