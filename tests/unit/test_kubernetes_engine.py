@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -317,7 +318,7 @@ def test_down_waits_until_nothing_of_it_or_of_what_was_made_of_it_is_left(engine
 def test_down_names_what_stays(engine: KubernetesEngine, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "_DOWN_SECONDS", 10.0)
     clock = iter((0.0, 1.0, 11.0))
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(under_test, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep))
     office.answer(("get rayclusters.ray.io --", items()), ("get", items(pod("stuck", "worker"))))
     with pytest.raises(RegrowError, match=r"^still in namespace ml: Pod stuck$"):
         engine.down(lambda _: None)

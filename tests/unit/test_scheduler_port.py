@@ -138,6 +138,7 @@ ALSO = {
     "search/schedulers/percentile.py": {"percentile"},  # an option
     "search/schedulers/pbt.py": {"pbt"},  # what its chance is drawn by
     "search/schedulers/pb2.py": {"pb2"},
+    "infra/figures/scaling.py": {"median"},  # the statistic
 }
 
 

@@ -46,7 +46,7 @@ def shown() -> list[Any]:
         for block in page.blocks:
             if block.language == "yaml" and block.mark("skip") is None and block.title not in ("wrong.yaml", "automation.yaml", "cluster.yaml"):
                 written = yaml.safe_load(block.body)
-                base = {key: value for key, value in BASE.items() if key != "trainable" or "command" not in written}
+                base = {key: value for key, value in BASE.items() if key != "trainable" or not {"command", "rllib"} & written.keys()}
                 whole = written if "trainable" in written else {**base, **written}
                 files.append(pytest.param(whole, id=f"{page.name}:{block.line}"))
     return files
