@@ -14,6 +14,7 @@ from regrow.infra.log import compaction
 from regrow.infra.log.log import Log
 from regrow.tasks import attempt, checkpoints, reporter
 from regrow.tasks.checkpoint_writer import CheckpointWriter
+from regrow.tasks.ranks import Others
 from tests.faults.world import View
 
 MERGE_EVERY, MERGE = 3, 3
@@ -54,9 +55,9 @@ class Late(Prompt):
             super().submit(folder, step)
 
 
-def writer(store: View, *, trial: int, attempt: int) -> CheckpointWriter:
+def writer(store: View, *, trial: int, attempt: int, others: Others | None) -> CheckpointWriter:
     """The writer of an attempt."""
-    return (Late if store.late else Prompt)(store, trial=trial, attempt=attempt)
+    return (Late if store.late else Prompt)(store, trial=trial, attempt=attempt, others=others)
 
 
 class InTurn:
