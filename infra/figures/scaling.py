@@ -128,7 +128,7 @@ def _draw(made: Figure, column: int, sizes: Sequence[int], drawn: Sequence[Pace]
     made.add_scatter(
         x=[sizes.index(size) for size in medians], y=list(medians.values()), mode="lines+markers", name="median",
         legendgroup="median", showlegend=column == 1, line={"color": BEST, "width": 2},
-        marker={"symbol": "line-ew-open", "size": 22, "line": {"width": 3}},
+        marker={"symbol": "line-ew-open", "size": 22, "color": BEST, "line": {"width": 3}},
         customdata=[_workers(size) for size in medians], row=1, col=column,
         hovertemplate=f"%{{customdata}}<br>median %{{y:.4g}} {title}<extra></extra>",
     )
