@@ -109,10 +109,10 @@ def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]], *, local: bool) -
 
 
 def _asked(spec: Spec) -> dict[str, Any]:
-    asked = spec.resources.model_dump(mode="json", exclude={"reduce"})
-    if asked["children"] is not None:
-        asked["children"] = {name: amount for name, amount in asked["children"].items() if amount}
-    return {name: amount for name, amount in asked.items() if amount}
+    asked = {name: amount for name, amount in spec.resources if amount and name not in ("reduce", "children")}
+    if (children := spec.resources.children) is not None:
+        asked["children"] = {name: amount for name, amount in children if amount}
+    return {name: list(amount) if isinstance(amount, tuple) else amount for name, amount in asked.items()}
 
 
 def _have(nodes: Sequence[Mapping[str, float]]) -> str:
