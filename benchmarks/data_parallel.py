@@ -26,8 +26,8 @@ from typing import Any
 
 import psutil
 
-EVERY, STEPS = 5, 60
-"""As `data_parallel_work.py` has them."""
+from benchmarks.data_parallel_work import EVERY, STEPS
+
 HERE = Path(__file__).resolve().parent
 KILL_AT = 22
 PATIENCE = 400.0

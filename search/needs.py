@@ -86,15 +86,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def room(needs: Needs, nodes: Iterable[Node]) -> int:
-    """How many such attempts fit on the nodes at a time; 0 means that none ever does."""
-    if needs.strategy == "STRICT_PACK":
-        return sum(needs.fitting(node) for node in nodes)
-    width = len(needs.bundles) - needs.children
-    child = needs.bundles[-1] if needs.children else {}
-    shape = Shape(
-        slot=needs.bundles[0], child=child, children=needs.children, grouped=True, least=width, most=width
-    )
-    return shape.slots(nodes) // width
+    """How many such attempts fit on the nodes, each on one of them; 0: none ever does. Groups: `Shape.slots`."""
+    return sum(needs.fitting(node) for node in nodes)
 
 
 class _Packing:

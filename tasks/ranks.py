@@ -58,7 +58,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankFailed(BaseException):
-    """Ends a rank whose attempt ends by the fault of one of them. Not an Exception, so that `except Exception` lets it pass."""
+    """Ends rank 0, as the attempt ends by the fault of a rank. Not an Exception, so that `except Exception` lets it pass."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault)
@@ -130,11 +130,6 @@ class Ranks(Protocol):
     @property
     def world(self) -> World:
         """Who this one is."""
-        ...
-
-    @property
-    def leads(self) -> bool:
-        """Whether this one decides, as rank 0 does."""
         ...
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
@@ -217,7 +212,6 @@ class Alone:
     """The group of a process that trains by itself."""
 
     world = World()
-    leads = True
     others = None
     places: tuple[Place, ...] = ()
 

@@ -41,8 +41,6 @@ class Leader:
     gone; `stall`: see Job, None for PATIENCE_SECONDS and an error; `mean`: whether a step's metrics are those of all ranks.
     """
 
-    leads = True
-
     def __init__(
         self, size: int, key: bytes, *, place: Place, address: str, run: str, lease: float, stall: float | None, mean: bool,
         devices: str = "",

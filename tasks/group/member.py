@@ -16,6 +16,7 @@ from pathlib import Path
 
 from regrow.search.events import Row
 from regrow.tasks import checkpoints
+from regrow.tasks.attempt import PATIENCE_SECONDS
 from regrow.tasks.group.circle import BEAT_SECONDS
 from regrow.tasks.group.wire import (
     Alive,
@@ -49,8 +50,6 @@ from regrow.tasks.trial import Trial, TrialEnd
 
 LEFT_EXIT = 77
 """Exit code of a rank whose rank 0 is gone (EX_NOPERM)."""
-FETCH_SECONDS = 900.0
-"""How long a rank that is to go on from a checkpoint waits for a store that is out of reach."""
 CLOSE_SECONDS = 2.0
 """How long a part that is on its way may take when nobody waits for it any more."""
 _LOG = logging.getLogger("regrow.trial")
@@ -58,8 +57,6 @@ _LOG = logging.getLogger("regrow.trial")
 
 class Member:
     """One rank from 1 on, as its Trial sees the group. `leave` ends the process as rank 0 is gone, or silent for `lease` s."""
-
-    leads = False
 
     def __init__(self, wire: Wire, *, lease: float, leave: Callable[[], None]) -> None:
         self._wire, self._lease, self._leave = wire, lease, leave
@@ -292,7 +289,7 @@ def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
     if begin.manifest is not None and not begin.folder:
         fetch = partial(checkpoints.restore, store, [begin.manifest], folder)
         try:
-            found = patiently(fetch, say=_LOG.warning, seconds=FETCH_SECONDS)
+            found = patiently(fetch, say=_LOG.warning, seconds=PATIENCE_SECONDS)
         except (StoreError, OSError) as error:
             return _unreadable(member, begin, one_line(str(error)))
         if found.manifest is None:
