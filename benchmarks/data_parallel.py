@@ -39,7 +39,7 @@ def command(side: str, folder: Path) -> list[str]:
     if side == "ours":
         spec = {
             "name": "bench", "trainable": f"{HERE / 'data_parallel_work.py'}:ours", "metric": "loss", "mode": "min",
-            "space": {"x": 0}, "trials": 1, "search": "random", "schedule": "fifo", "max_steps": STEPS,
+            "space": {"x": 0}, "trials": 1, "search": "random", "schedule": "fifo", "max_steps": STEPS + 1,
             "resources": {"cpu": 1, "workers": 2}, "checkpoint": {"every_steps": EVERY},
             "retries": {"infrastructure": "unlimited"},
         }
