@@ -18,6 +18,7 @@ from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
 from prefect.flow_engine import run_flow
 from prefect.logging.configuration import setup_logging
+from prefect.settings import get_current_settings
 from prefect.task_engine import run_task_async
 from prefect.utilities.engine import emit_task_run_state_change_event
 
@@ -51,8 +52,8 @@ def events_kept() -> Iterator[None]:
     Prefect's client keeps what was not confirmed. Its ten tries for each event take 8 s, during which all others wait, and the
     process does not end before; here there are two, and a look every ten seconds whether the server is back.
     """
-    if emit_events_to_cloud():  # a client of another kind, for a server that is not away
-        yield
+    if emit_events_to_cloud() or get_current_settings().api.url is None:
+        yield  # for Prefect's cloud, or a server that its engine starts for one flow, its client is another one; neither is away
         return
     EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=1, checkpoint_interval=CHECKPOINT_SECONDS)
     try:
