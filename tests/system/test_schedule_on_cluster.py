@@ -17,6 +17,7 @@ from tests.system.test_ssh_cluster import Field
 pytestmark = [
     pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "hosts can be made"),
     pytest.mark.timeout(900),  # a station, and a cluster twice
+    pytest.mark.nightly,
 ]
 
 
