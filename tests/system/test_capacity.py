@@ -50,6 +50,7 @@ def test_trials_use_a_node_that_comes_and_go_on_without_it_when_it_goes(desk: De
     check_whole(desk, "grows", 4)
 
 
+@pytest.mark.nightly  # test_autoscaling.py begins without a node, too
 def test_a_cluster_that_has_no_node_yet_is_waited_for_where_somebody_says_how_many(desk: Desk, cluster: RayCluster) -> None:
     cluster.start("head", address="127.0.0.1", cpus=0)
     file = desk.write("empty", trials=3, max_steps=2, concurrency=None)

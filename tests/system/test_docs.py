@@ -59,8 +59,14 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
     found.leave()
 
 
-AT_NIGHT = {f"docs/how-to/{name}.md" for name in ("automations", "mlflow", "pbt", "processes", "s3", "schedules", "servers", "station")}
-"""Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and one that goes on from such a page."""
+AT_NIGHT = {
+    f"docs/how-to/{name}.md"
+    for name in (
+        "automations", "coming-from-optuna", "export", "housekeeping", "mlflow", "nested-tasks", "pbt", "processes", "s3", "schedules", "scripts",
+        "servers", "station", "watch",
+    )
+}
+"""Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and two that go on from such a page."""
 
 
 def cases() -> list[Any]:
