@@ -240,6 +240,7 @@ def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) 
     assert len(desk.show("early")["sessions"]) == 1
 
 
+@pytest.mark.nightly
 def test_a_driver_that_was_not_heard_for_a_while_keeps_its_run(desk: Desk) -> None:
     running, hurry = start_slow(desk, "suspended", trials=1)
     set_state(desk, "suspended", type="CRASHED", message="its driver was not heard of any more")
@@ -275,7 +276,7 @@ def test_retry_tries_failed_trials_of_a_mended_trainable_again(desk: Desk) -> No
     assert await_end(desk, "mended")["counts"]["done"] == 1
 
 
-@pytest.mark.parametrize("killed", [["mlflow", "worker", "prefect", "supervisor", "keeper"], ["ray"]], ids=" ".join)
+@pytest.mark.parametrize("killed", [["mlflow", "worker", "prefect", "supervisor", "keeper"], pytest.param(["ray"], marks=pytest.mark.nightly)], ids=" ".join)
 def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(desk: Desk, killed: list[str]) -> None:
     name = f"without-{killed[0]}"
     running, hurry = start_slow(desk, name, trials=2)

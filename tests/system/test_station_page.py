@@ -140,6 +140,7 @@ def test_retry_of_a_terminals_run_whose_driver_was_killed(desk: Desk, browser_pa
     look(browser_page, "retried-task-runs")
 
 
+@pytest.mark.nightly  # test_station.py mends one, and Retry is pressed after Cancel below
 def test_retry_of_a_scheduled_run_whose_trainable_was_mended(desk: Desk, browser_page: Page) -> None:
     desk.run("schedule", desk.write("nightly", train=BROKEN, trials=1, max_steps=2), "--cron", "0 2 * * *")
     name = scheduled(desk, "nightly")
@@ -168,6 +169,7 @@ def test_cancel_ends_a_run_with_a_checkpoint_and_retry_goes_on(desk: Desk, brows
     gone_on(desk, "cancelled", before)
 
 
+@pytest.mark.nightly  # the same orders as Cancel and Retry
 def test_suspend_ends_a_scheduled_run_with_a_checkpoint_and_resume_goes_on(desk: Desk, browser_page: Page) -> None:
     desk.run("schedule", desk.write("paused", **SLOW), "--cron", "0 2 * * *")
     name = scheduled(desk, "paused")
