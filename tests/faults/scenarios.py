@@ -59,6 +59,7 @@ ONE: dict[str, Plan] = {
     "a node that comes and goes": _plan(1, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=4, max_steps=3),
     "two ranks": _plan(2, **_GROUP, **_PROMOTES, **_TPE),
     "one rank or two": _plan(2, rooms=(1, 2, 2, 1, 2, 0, 2), spot=(True, False), **_ELASTIC, **_PROMOTES, concurrency=1),
+    "late checkpoints of two ranks": _plan(2, late=True, **_GROUP, **_ASHA, trials=2),
     "a population of groups": _plan(2, rooms=(2, 1, 1, 2), **_ELASTIC, **_PBT, trials=2, concurrency=1),
     "spot first": _plan(1, spot=(True, False, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
 }

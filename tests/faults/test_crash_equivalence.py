@@ -51,7 +51,7 @@ def _rare(name: str, kind: str) -> bool:
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_everything_died_at(name: str, kind: str) -> None:
     found = crossings(name, kind)
-    for transition in found[:: 4 if name in GROUPS and len(found) > 6 else 1]:
+    for transition in found[:: 5 if name in GROUPS and len(found) > 6 else 1]:
         tally.cut("everything", name, transition.number, transition.kind)
         with cuts.told(f"everything died at {transition}"):
             grown_back(name, whole(name).states[transition.number], transition.number)
@@ -91,7 +91,7 @@ def test_it_grows_back_in_a_folder(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_the_coordinator_died(name: str) -> None:
     """Ray starts it again, and sends again what was not answered; driver and workers know nothing of it."""
-    for transition in whole(name).tape[:: 24 if name in GROUPS else 6 if name in ONE else 9]:
+    for transition in whole(name).tape[:: 29 if name in GROUPS else 6 if name in ONE else 9]:
         tally.cut("coordinator", name, transition.number, transition.kind)
         cuts.coordinator_dies(name, transition)
 
@@ -99,7 +99,7 @@ def test_it_grows_back_after_the_coordinator_died(name: str) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_a_worker_died(name: str) -> None:
     """Of several ranks the first, with which the others end."""
-    for transition in whole(name).tape[:: 10 if name in GROUPS else 6 if name in ONE else 9]:
+    for transition in whole(name).tape[:: 13 if name in GROUPS else 6 if name in ONE else 9]:
         if transition.who.startswith("worker") and "rank" not in transition.who:
             tally.cut("worker", name, transition.number, transition.kind)
             cuts.worker_dies(name, transition)
@@ -107,11 +107,13 @@ def test_it_grows_back_after_a_worker_died(name: str) -> None:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_it_grows_back_after_another_rank_died(name: str) -> None:
-    """At each of its own transitions, and at some of rank 0's: between its upload and the commit, while decisions are asked for."""
-    ranks = {t.who.partition(",")[0] for t in whole(name).tape if "rank" in t.who}
+    """At each of its own transitions, and at some of rank 0's: always between the upload of all and the commit."""
     own = [t for t in whole(name).tape if "rank" in t.who]
-    first = [t for t in whole(name).tape if t.who in ranks]
+    leaders = {t.who.partition(",")[0] for t in own}
+    first = [t for t in whole(name).tape if t.who in leaders]
+    commits = [t for t in first if t.kind == "before manifest written"]
     assert own
-    for transition in own + first[::6]:
+    assert commits
+    for transition in sorted({*own, *commits, *first[::11]}, key=lambda t: t.number):
         assert cuts.another_rank_dies(name, transition)
         tally.cut("another rank", name, transition.number, transition.kind)
