@@ -6,19 +6,21 @@ the same experiment. It is the list of these entries, made by reading the events
 * `created` with id and specification; `closed` with its status.
 * `proposed` with trial, configuration and the sampler's state.
 * `row` with trial, step and objective; `saved` and `dropped` with trial and step, one for each checkpoint.
-* `decided` with trial, step, verdict, until and why.
-* `revived` with trial.
+* `decided` with trial, step, verdict, until, why and the configuration from then on.
+* `retired` and `revived` with trial.
 * `final` with trial, state and the number of its steps, where a trial comes to a final state.
 
 Left out is what a crash must add, and nothing else: `Opened`, `Started`, `Began`, the `Ended` of a lost attempt, the
 numbers of attempts, times. A step that is done again gives the same entries again: of equal `row`, `saved`, `dropped`
 and `closed` entries only the first counts, while one that differs (another value for the same step) is an entry of its
-own, so that it shows. A `proposed`, `decided`, `revived` or `final` entry is never done again: each counts. Checkpoints of a trial
-after the decision to stop it are left out: nobody needs them, and an attempt that is lost then need not have made them.
+own, so that it shows. A `proposed`, `decided`, `retired`, `revived` or `final` entry is never done again: each counts. Checkpoints of
+a trial after a decision that ends an attempt of it are left out: one that is lost then need not have made them, and if the trial
+goes on at all they are made later.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +55,7 @@ from regrow.tasks.manifests import unseal
 from regrow.tasks.messages import Assignment, Progress, Reply
 from regrow.tasks.ports import Store
 from tests.faults.session import Session
-from tests.faults.work import exact
+from tests.faults.work import START, after
 from tests.faults.world import World
 
 Entry = tuple[object, ...]
@@ -80,19 +82,19 @@ def normal(events: Iterable[AnyEvent]) -> list[Entry]:
     history = History()
     entries: list[Entry] = []
     seen: set[str] = set()
-    stopped: set[int] = set()
+    told: set[int] = set()  # to end an attempt
     steps: dict[str, int] = {}  # of manifests
     final: set[int] = set()
     for event in events:
         history.apply(event)
         found = _by_itself(event)
         match event:
-            case Decided(verdict="stop"):
-                stopped.add(event.trial)
+            case Decided() if event.verdict != "continue":
+                told.add(event.trial)
             case Saved():
                 steps[event.manifest] = event.step
-                found = [("saved", event.trial, event.step, event.size)] if event.trial not in stopped else []
-            case Dropped() if event.trial not in stopped:
+                found = [("saved", event.trial, event.step, event.size)] if event.trial not in told else []
+            case Dropped() if event.trial not in told:
                 found = [("dropped", event.trial, steps[manifest]) for manifest in event.manifests]
             case Revived():
                 final.discard(event.trial)
@@ -118,7 +120,9 @@ def _by_itself(event: AnyEvent) -> list[Entry]:
         case Reported():
             return [("row", event.trial, row.step, row.metrics[METRIC]) for row in event.rows]
         case Decided():
-            return [("decided", event.trial, event.step, event.verdict, event.until, event.why)]
+            return [("decided", event.trial, event.step, event.verdict, event.until, event.why, event.config)]
+        case Retired():
+            return [("retired", event.trial)]
         case Revived():
             return [("revived", event.trial)]
         case Closed():
@@ -139,8 +143,10 @@ def must_equal(found: list[Entry], expected: list[Entry]) -> None:
 class Curve:
     """A trial as an independent reading of the events has it: simple, and not the code under test."""
 
-    config: dict[str, Any]
+    config: str
     values: list[float] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
+    """After each step, as the next one depends on it."""
     by: list[int] = field(default_factory=list)
     holder: int | None = None
     began: bool = False
@@ -149,24 +155,28 @@ class Curve:
     stop: bool = False
     failed: bool = False
     checkpoints: dict[str, int] = field(default_factory=dict)
+    clones: list[str] = field(default_factory=list)
+    """Another trial's checkpoints, with which it is to go on."""
     repeated: int = 0
 
 
 def read(events: Iterable[AnyEvent]) -> list[Curve]:
     """The trials of a log. Raises Broken for an event out of place."""
     curves: list[Curve] = []
+    saved: dict[str, str] = {}
     for event in events:
         if isinstance(event, Created | Opened | Capacity | Closing | Closed):
             continue
         if isinstance(event, Proposed):
             must("numbered trials", event.trial == len(curves), event)
-            curves.append(Curve(event.config))
+            curves.append(Curve(json.dumps(event.config, sort_keys=True)))
             continue
         curve = curves[event.trial]
         if isinstance(event, Started):
             must("finished trials stay finished", not curve.over, event)
             must("one lease a trial", curve.holder is None and event.attempt == curve.attempts + 1, event)
-            must("offered checkpoints are there", event.checkpoints == _newest_first(curve), event)
+            must("offered checkpoints are there", event.checkpoints[event.clones :] == _newest_first(curve), event)
+            must("a clone is of the checkpoints that were decided", event.checkpoints[: event.clones] == curve.clones, event)
             curve.attempts = curve.holder = event.attempt
             curve.began = False
             continue
@@ -184,34 +194,49 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             curve.over = True
             continue
         must("only the holder of the lease counts", event.attempt == curve.holder, event)
-        match event:
-            case Began():
-                must("an attempt begins once", not curve.began, event)
-                must("goes on from what was done", event.restored <= len(curve.values), event)
-                curve.began = True
-                curve.repeated += len(curve.values) - event.restored
-                del curve.values[event.restored :], curve.by[event.restored :]
-                curve.checkpoints = {m: s for m, s in curve.checkpoints.items() if s <= event.restored}
-            case Reported():
-                for row in event.rows:
-                    must("contiguous steps", row.step == len(curve.values) + 1, event)
-                    must("exact values", row.metrics[METRIC] == exact(curve.config, row.step), event)
-                    must("rows of their own attempt", row.metrics["attempt"] == event.attempt, event)
-                    curve.values.append(exact(curve.config, row.step))
-                    curve.by.append(event.attempt)
-            case Saved():
-                must("checkpoints of what was reported", event.step <= len(curve.values), event)
-                curve.checkpoints[event.manifest] = event.step
-            case Decided():
-                must("nothing is decided after a stop", not curve.stop, event)
-                curve.stop = event.verdict == "stop"
-            case Ended():
-                curve.holder = None
-                curve.failed = event.outcome == "failed"
-                curve.over = event.outcome in ("done", "stopped") or curve.stop
-            case _:
-                pass
+        _take(curve, event, saved)
     return curves
+
+
+def _take(curve: Curve, event: AnyEvent, saved: dict[str, str]) -> None:
+    """What the holder of a trial's lease says, or what is decided of it. `saved`: states of checkpoints, by manifest."""
+    match event:
+        case Began():
+            must("an attempt begins once", not curve.began, event)
+            must("goes on from what was done", event.restored <= len(curve.values), event)
+            curve.began = True
+            curve.repeated += len(curve.values) - event.restored
+            del curve.values[event.restored :], curve.by[event.restored :], curve.states[event.restored :]
+            curve.checkpoints = {m: s for m, s in curve.checkpoints.items() if s <= event.restored}
+        case Reported():
+            for row in event.rows:
+                must("contiguous steps", row.step == len(curve.values) + 1, event)
+                state, value = after(curve.states[-1] if curve.states else START, curve.config, row.step)
+                must("exact values", row.metrics[METRIC] == value, event)
+                must("rows of their own attempt", row.metrics["attempt"] == event.attempt, event)
+                curve.values.append(value)
+                curve.states.append(state)
+                curve.by.append(event.attempt)
+        case Saved():
+            must("checkpoints of what was reported", event.step <= len(curve.values), event)
+            if event.source is not None:
+                must("a clone is of the checkpoints that were decided", event.source in curve.clones, event)
+                curve.clones, curve.states[event.step - 1] = [], saved[event.source]
+            curve.checkpoints[event.manifest] = event.step
+            saved[event.manifest] = curve.states[event.step - 1]
+        case Decided():
+            must("nothing is decided after a stop", not curve.stop, event)
+            curve.stop = event.verdict == "stop"
+            if event.source is not None:
+                curve.clones = list(event.manifests)
+            if event.config is not None:
+                curve.config = json.dumps(event.config, sort_keys=True)
+        case Ended():
+            curve.holder = None
+            curve.failed = event.outcome == "failed"
+            curve.over = event.outcome in ("done", "stopped") or curve.stop
+        case _:
+            pass
 
 
 def must_have_room(events: Iterable[AnyEvent]) -> None:

@@ -58,13 +58,33 @@ def worker_dies(name: str, at: Transition) -> None:
         must_have_grown_back(session.world.store, name)
 
 
+def another_rank_dies(name: str, at: Transition) -> bool:
+    """Rank 1 of the worker whose transition it is, or that of its rank 0. False if it has only one."""
+    with told(f"rank 1 died at {at}"), _begun(name) as session:
+        died: list[Process] = []
+
+        def kill(here: Transition, process: Process) -> None:
+            for worker in [w for w in session.workers if here.number == at.number and process in w.processes]:
+                died.extend(worker.processes[1:2])
+                for other in worker.processes[1:2]:
+                    other.killed = True
+
+        session.world.on = kill
+        session.open().run().finish()
+        events = must_have_grown_back(session.world.store, name)
+        lost = [(e.cause, e.message) for e in events if isinstance(e, Ended) and e.outcome == "lost"]
+        known = not died or lost == [("infrastructure", "rank 1: the worker process was killed")]
+        must("a loss is that of a rank", known or (at.what == "message" and not lost), lost)  # it may have been the last message
+    return bool(died)
+
+
 def worker_is_cut_off(name: str, at: Transition) -> None:
     """The worker whose transition it is counts as lost, while it goes on and its messages still arrive."""
     with told(f"a worker was cut off at {at}"), _begun(name) as session:
 
         def cut(here: Transition, process: Process) -> None:
             if here.number == at.number:
-                for worker in [w for w in session.workers if w.process is process]:
+                for worker in [w for w in session.workers if process in w.processes]:
                     session.cut_off(worker)
 
         session.world.on = cut

@@ -29,8 +29,12 @@ _SPEC: dict[str, Any] = {
     "checkpoint": {"keep_last": 1, "keep_best": 1},
 }
 _ASHA: dict[str, Any] = {"schedule": {"asha": {"grace_period": 1, "reduction_factor": 2}}}
+_PROMOTES: dict[str, Any] = {"schedule": {"asha": {"type": "promotion", "grace_period": 1, "reduction_factor": 2}}}
+_PBT: dict[str, Any] = {"schedule": {"pbt": {"perturbation_interval": 1, "quantile_fraction": 0.5}}}
 _SPOT: dict[str, Any] = {"market": {"first": "spot", "after": 10, "evictions": 2}, "lease": 1000}
 _WIDER: dict[str, Any] = {"schedule": {"resource_changing": {**_ASHA, "interval": 1}}}
+_GROUP: dict[str, Any] = {"resources": {"workers": 2}}
+_ELASTIC: dict[str, Any] = {"resources": {"workers": [1, 2]}}
 _TPE: dict[str, Any] = {"search": {"tpe": {"n_startup_trials": 2}}}
 
 
@@ -53,9 +57,13 @@ ONE: dict[str, Plan] = {
     "late checkpoints": _plan(1, late=True, **_ASHA, trials=2),
     "tried again": _mended(1, trials=2),
     "a node that comes and goes": _plan(1, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=4, max_steps=3),
+    "two ranks": _plan(2, **_GROUP, **_PROMOTES, **_TPE),
+    "one rank or two": _plan(2, rooms=(1, 2, 2, 1, 2, 0, 2), spot=(True, False), **_ELASTIC, **_PROMOTES, concurrency=1),
+    "late checkpoints of two ranks": _plan(2, late=True, **_GROUP, **_ASHA, trials=2),
+    "a population of groups": _plan(2, rooms=(2, 1, 1, 2), **_ELASTIC, **_PBT, trials=2, concurrency=1),
     "spot first": _plan(1, spot=(True, False, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
 }
-"""One slot: nothing happens at the same time."""
+"""One attempt at a time: nothing happens at the same time."""
 SEVERAL: dict[str, Plan] = {
     "fifo, random, 2 slots": _plan(2, trials=2, max_steps=4),
     "asha, tpe, 3 slots": _plan(3, **_ASHA, **_TPE, trials=4, max_steps=3),
@@ -63,10 +71,14 @@ SEVERAL: dict[str, Plan] = {
     "short trials in a row, 2 slots": _plan(2, carry_on=True, **_ASHA, trials=4, max_steps=3),
     "a cluster that grows and shrinks": _plan(3, rooms=(1, 3, 0, 2), **_ASHA, **_TPE, trials=4, max_steps=3),
     "attempts as wide as there is room": _plan(3, rooms=(1, 3, 2, 0, 3), **_WIDER, trials=2, max_steps=4),
+    "two ranks, two at a time": _plan(4, **_GROUP, **_ASHA, **_TPE),
+    "one rank or two, as there is room": _plan(3, rooms=(2, 3, 0, 3), **_ELASTIC, **_PROMOTES),
     "spot first, 2 slots": _plan(2, spot=(True, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
     "tried again, 2 slots": _mended(2, trials=2, schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}),
 }
 PLANS = ONE | SEVERAL
+GROUPS = [name for name in PLANS if PLANS[name].widths[1] > 1]
+"""Those whose attempts have several ranks. Each of their runs takes twice as long, so that fewer are made."""
 SEED = 7
 """Orders the uninterrupted run; what follows a crash has another one."""
 
@@ -131,7 +143,7 @@ def run(world: World, name: str, *, driver: str = "driver-1", seed: int = 0) -> 
 def must_have_grown_back(store: Store, name: str) -> list[AnyEvent]:
     """What holds at the end of a scenario that was cut. Returns its events."""
     events = must_be_sound(store, trials=trials_of(name))
-    if PLANS[name].slots == 1:
+    if PLANS[name].repeats:
         must_equal(normal(events), whole(name).entries)
     return events
 

@@ -39,7 +39,7 @@ class Plan:
     raised; they are tried again. `trials`: the total from then on, None: as specified. `rooms`: how many attempts the cluster has room
     for, one after the other; each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time. `spot`:
     whether there is a spot machine, at once, for each of the attempts that ask for one, in turn; where there is none one may
-    come later.
+    come later. Of groups of several widths: whether there is room for each that has more ranks than it must.
     """
 
     spec: dict[str, Any]
@@ -51,10 +51,33 @@ class Plan:
     rooms: tuple[int, ...] = ()
     spot: tuple[bool, ...] = (True,)
 
+    @property
+    def single(self) -> bool:
+        """Whether one attempt runs at a time: then nothing happens at the same time."""
+        at_once: int = self.spec.get("concurrency", self.slots // self.widths[0])
+        return at_once == 1
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it becomes the same experiment, wherever it is cut.
+
+        In a population a trial goes on from the newest checkpoint that another one has: which that is depends on what was lost.
+        """
+        return self.single and "pbt" not in self.spec["schedule"]
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """How many slots an attempt has at least and, of groups, at most."""
+        workers = self.spec.get("resources", {}).get("workers", 1)
+        return (workers[0], workers[1]) if isinstance(workers, list) else (workers, workers)
+
     def room(self, messages: int) -> Room:
         """What the cluster has room for after so many messages."""
         slots = self.rooms[min(messages // MESSAGES, len(self.rooms) - 1)] if self.rooms else self.slots
-        return Room(slots=slots, widest=max(1, slots))
+        if "resources" not in self.spec:
+            return Room(slots=slots, widest=max(1, slots))
+        least, most = self.widths
+        return Room(slots=slots if slots >= least else 0, widest=max(least, min(slots, most)))
 
 
 @dataclass(slots=True)
@@ -134,7 +157,7 @@ class Session:
             self._messages, self._news = self._messages + 1, True
             actions = self._actions()
         assert actions, f"nothing goes on: {self.driver}, {[w.process.name for w in self.workers]}"
-        action = actions[0] if self.plan.slots == 1 else self._chance.choice(actions)
+        action = actions[0] if self.plan.single else self._chance.choice(actions)
         try:
             action()
         except Gone:
@@ -177,8 +200,8 @@ class Session:
         actions += [lambda place=place: self._store_works(place) for place in range(len(self._io.jobs))]  # type: ignore[misc]
         if self.lost or (self._poll is not None and self._poll.done()) or (self._poll is None and self._news):
             actions.append(self._driver_works)
-        actions += [lambda one=one: self._machine_comes(one) for one in self.pending if self.plan.slots > 1]  # type: ignore[misc]
-        if self.pending and (self.plan.slots > 1 or not actions):
+        actions += [lambda one=one: self._machine_comes(one) for one in self.pending if not self.plan.single]  # type: ignore[misc]
+        if self.pending and (not self.plan.single or not actions):
             actions.append(self._time_passes)
         idle = [w for w in self.workers if w.asked is None]
         actions += [lambda worker=worker: self._worker_works(worker) for worker in idle + ready]  # type: ignore[misc]
@@ -206,7 +229,7 @@ class Session:
                 raise worker.failure
             self.workers.remove(worker)
             if not worker.cut_off:
-                self._tell_lost(worker, "infrastructure", "its task run ended without telling how")
+                self._tell_lost(worker, *worker.lost)
 
     def _driver_works(self) -> None:
         while self.lost:
@@ -239,8 +262,10 @@ class Session:
 
     def _place(self, assignment: Assignment) -> None:
         """The cluster runs it, or has it wait for a machine."""
-        self._asked += assignment.market == "spot"
-        if assignment.market == "spot" and not self.plan.spot[(self._asked - 1) % len(self.plan.spot)]:
+        wide = "resources" in self.plan.spec and assignment.width > self.plan.widths[0]
+        asks = wide or assignment.market == "spot"
+        self._asked += asks
+        if asks and not self.plan.spot[(self._asked - 1) % len(self.plan.spot)]:
             self.pending.append(assignment)
         else:
             self.workers.append(Worker(self, assignment))
@@ -305,9 +330,9 @@ class Session:
                     worker.task = None
             self._close()
             self.restarts += 1
-        spec = Spec.parse(self.plan.spec)
+        spec, room = Spec.parse(self.plan.spec), self.plan.room(0)
         opening = Opening(
-            id=ID, spec=spec.to_json(), slots=self.plan.room(0).slots, trials=self.trials or self.plan.trials, flow_run=None, code=None,
+            id=ID, spec=spec.to_json(), slots=room.slots, widest=room.widest, trials=self.trials or self.plan.trials, flow_run=None, code=None,
             versions={}, retry_failed=self._wishes,
         )
         self._loop, self._io = asyncio.new_event_loop(), Deferred()

@@ -14,6 +14,9 @@ from regrow.infra.log import compaction
 from regrow.infra.log.log import Log
 from regrow.tasks import attempt, checkpoints, reporter
 from regrow.tasks.checkpoint_writer import CheckpointWriter
+from regrow.tasks.group import circle
+from regrow.tasks.group import leader as leading
+from regrow.tasks.group.member import Member
 from regrow.tasks.ranks import Others
 from tests.faults.world import View
 
@@ -87,6 +90,10 @@ def stillness() -> Iterator[None]:
         patch.object(checkpoints, "ThreadPoolExecutor", InTurn),
         patch.object(compaction, "ThreadPoolExecutor", InTurn),
         patch.object(attempt, "CheckpointWriter", writer),
+        patch.object(circle, "BEAT_SECONDS", 3600.0),
+        patch.object(circle, "BLAME_SECONDS", 0.0),
+        patch.object(leading, "LEAVE_SECONDS", 3600.0),  # whose turn it is not may wait for long
+        patch.object(Member, "_beat", lambda _: None),
         patch.object(ledger, "COMPACT_EVERY", MERGE_EVERY),
         patch.object(Log, "compact", lambda log: merge(log, MERGE)),
     ):

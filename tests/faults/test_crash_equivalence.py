@@ -12,7 +12,7 @@ import pytest
 
 from regrow.infra.stores.local import LocalStore
 from tests.faults import cuts, tally
-from tests.faults.scenarios import ONE, PLANS, SEED, go_on, grown_back, whole
+from tests.faults.scenarios import GROUPS, ONE, PLANS, SEED, go_on, grown_back, whole
 from tests.faults.world import Transition
 
 EVENTS = ("created", "opened", "capacity", "proposed", "started", "waited", "began", "reported", "decided", "saved", "dropped", "ended", "revived", "closed")
@@ -50,7 +50,8 @@ def _rare(name: str, kind: str) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_everything_died_at(name: str, kind: str) -> None:
-    for transition in crossings(name, kind):
+    found = crossings(name, kind)
+    for transition in found[:: 5 if name in GROUPS and len(found) > 6 else 1]:
         tally.cut("everything", name, transition.number, transition.kind)
         with cuts.told(f"everything died at {transition}"):
             grown_back(name, whole(name).states[transition.number], transition.number)
@@ -60,7 +61,7 @@ def test_it_grows_back_after_everything_died_at(name: str, kind: str) -> None:
 def test_it_grows_back_after_it_died_again_and_again_while_growing_back(name: str) -> None:
     chance = random.Random(SEED)
     tape, states, died = whole(name).tape, whole(name).states, list[Transition]()
-    for _ in range(7):
+    for _ in range(3 if name in GROUPS else 7):
         recovery, died = tape, []
         for generation in ("first", "second", "third"):
             transition = chance.choice([t for t in recovery if not (died and _torn_again(died[-1], t))])
@@ -90,14 +91,29 @@ def test_it_grows_back_in_a_folder(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_the_coordinator_died(name: str) -> None:
     """Ray starts it again, and sends again what was not answered; driver and workers know nothing of it."""
-    for transition in whole(name).tape[:: 6 if name in ONE else 9]:
+    for transition in whole(name).tape[:: 29 if name in GROUPS else 6 if name in ONE else 9]:
         tally.cut("coordinator", name, transition.number, transition.kind)
         cuts.coordinator_dies(name, transition)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_a_worker_died(name: str) -> None:
-    for transition in whole(name).tape[:: 6 if name in ONE else 9]:
-        if transition.who.startswith("worker"):
+    """Of several ranks the first, with which the others end."""
+    for transition in whole(name).tape[:: 13 if name in GROUPS else 6 if name in ONE else 9]:
+        if transition.who.startswith("worker") and "rank" not in transition.who:
             tally.cut("worker", name, transition.number, transition.kind)
             cuts.worker_dies(name, transition)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_it_grows_back_after_another_rank_died(name: str) -> None:
+    """At each of its own transitions, and at some of rank 0's: always between the upload of all and the commit."""
+    own = [t for t in whole(name).tape if "rank" in t.who]
+    leaders = {t.who.partition(",")[0] for t in own}
+    first = [t for t in whole(name).tape if t.who in leaders]
+    commits = [t for t in first if t.kind == "before manifest written"]
+    assert own
+    assert commits
+    for transition in sorted({*own, *commits, *first[::11]}, key=lambda t: t.number):
+        assert cuts.another_rank_dies(name, transition)
+        tally.cut("another rank", name, transition.number, transition.kind)

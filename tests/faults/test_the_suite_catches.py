@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -22,13 +23,18 @@ from regrow.infra.log.segments import Segment
 from regrow.search.events import Began
 from regrow.search.history import Attempt, History, fold
 from regrow.tasks import checkpoint_writer, checkpoints
+from regrow.tasks.group.leader import Leader
+from regrow.tasks.group.member import Member
+from regrow.tasks.group.wire import Message, Ordered
+from regrow.tasks.manifests import Part
 from regrow.tasks.ports import Store
+from regrow.tasks.ranks import GroupBroken, Order
 from tests.faults import cuts, tally
 from tests.faults.scenarios import SEED, go_on, uncut, whole
 from tests.faults.world import Transition, restored
 
 Breakage = Callable[[], AbstractContextManager[object]]
-ONE_SLOT, SLOTS = "short trials in a row", "fifo, random, 2 slots"
+ONE_SLOT, SLOTS, RANKS = "short trials in a row", "fifo, random, 2 slots", "two ranks"
 
 
 # ---- the breakages ---------------------------------------------------------------------------------------------------
@@ -118,6 +124,67 @@ def forgets_where_a_torn_segment_was_cut() -> AbstractContextManager[object]:
     return patch.object(Log, "_create", silent)
 
 
+class _Afterwards:
+    """A store that puts off what it is given until its `late`, the next time that it is asked for anything."""
+
+    def __init__(self, store: Store, late: list[tuple[str, bytes]]) -> None:
+        self._store, self._late = store, late
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        self._late.append((key, data if isinstance(data, bytes) else data.read_bytes()))
+
+
+def commits_before_the_part_of_another_rank_is_durable() -> AbstractContextManager[object]:
+    """A rank says that it has uploaded its part, and does so with the next one."""
+    upload, late = checkpoints.upload, dict[Store, list[tuple[str, bytes]]]()
+
+    def wrongly(store: Store, folder: Path, *, rank: int = 0, **kwargs: Any) -> Part:
+        if rank == 0:
+            return upload(store, folder, **kwargs)
+        due, late[store] = late.get(store, []), []
+        for each in due:
+            store.create(*each)
+        wrong: Any = _Afterwards(store, late[store])
+        return upload(wrong, folder, rank=rank, **kwargs)
+
+    return patch.object(checkpoints, "upload", wrongly)
+
+
+def commits_what_is_left_of_a_group() -> AbstractContextManager[object]:
+    """Rank 0 commits a checkpoint without the part of a rank that is gone."""
+    parts = Leader.parts
+
+    def wrongly(self: Leader, step: int) -> list[Part]:
+        try:
+            return parts(self, step)
+        except GroupBroken:
+            return [part.part for other in self._circle.all() if (part := other.parts.get(step)) and part.part]
+
+    return patch.object(Leader, "parts", wrongly)
+
+
+def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
+    """A rank takes it that nobody stops it where nobody is there."""
+    hear = Member._hear
+
+    class Forever(deque[Message]):
+        def popleft(self) -> Message:
+            return Ordered(Order())
+
+    def wrongly(self: Member) -> None:
+        self._leave = lambda: None
+        hear(self)
+        if not self._over:
+            with self._changed:
+                self._over, self._told = True, Forever([Ordered(Order())])
+                self._changed.notify_all()
+
+    return patch.object(Member, "_hear", wrongly)
+
+
 # ---- the cuts --------------------------------------------------------------------------------------------------------
 
 
@@ -172,10 +239,38 @@ def a_driver_is_overtaken() -> None:
             cuts.overtaken(SLOTS, transition)
 
 
+def nothing_dies_in_groups() -> None:
+    """The uninterrupted run of two ranks, watched."""
+    uncut(RANKS)
+
+
+def a_group_dies() -> None:
+    """With all else."""
+    with unwatched():
+        broken = uncut(RANKS, check=False)
+    for transition in broken.tape[::12]:
+        with unwatched(), cuts.told(f"everything died at {transition}"):
+            go_on(RANKS, restored(broken.states[transition.number]), seed=transition.number)
+
+
+def rank_0_dies() -> None:
+    for transition in _some(RANKS, 6, lambda t: t.who.startswith("worker") and "rank" not in t.who):
+        with unwatched():
+            cuts.worker_dies(RANKS, transition)
+
+
+def another_rank_dies() -> None:
+    for transition in _some(RANKS, 8, lambda t: "rank" in t.who):
+        with unwatched():
+            cuts.another_rank_dies(RANKS, transition)
+
+
 CUTS: Sequence[Callable[[], None]] = (
     nothing_dies, everything_dies, the_coordinator_dies, a_worker_dies, a_worker_is_cut_off, a_driver_is_overtaken,
 )  # fmt: skip
 """Only the first is watched while it runs (`checks.WATCHED`): of the others it is told what they find by their end."""
+CUTS_OF_GROUPS: Sequence[Callable[[], None]] = (nothing_dies_in_groups, a_group_dies, rank_0_dies, another_rank_dies)
+"""The same for trials of several ranks."""
 
 NOTICED_BY: Mapping[Breakage, set[Callable[[], None]]] = {
     acts_before_it_is_written: {nothing_dies},
@@ -184,6 +279,11 @@ NOTICED_BY: Mapping[Breakage, set[Callable[[], None]]] = {
     commits_the_manifest_before_the_blobs: {nothing_dies},
     keeps_the_rows_beyond_the_restored_step: {everything_dies, a_worker_dies},
     forgets_where_a_torn_segment_was_cut: {everything_dies},
+}
+NOTICED_IN_GROUPS: Mapping[Breakage, set[Callable[[], None]]] = {
+    commits_before_the_part_of_another_rank_is_durable: {nothing_dies_in_groups},
+    commits_what_is_left_of_a_group: {another_rank_dies},
+    trains_on_although_rank_0_is_gone: {rank_0_dies},
 }
 
 
@@ -215,13 +315,24 @@ def collected() -> Iterator[None]:
 
 @pytest.mark.parametrize("breakage", [nullcontext, *NOTICED_BY], ids=lambda b: b.__name__)
 def test_what_is_broken_is_noticed(breakage: Breakage) -> None:
-    for name in (ONE_SLOT, SLOTS):
+    _must_be_noticed(breakage, CUTS, NOTICED_BY)
+
+
+@pytest.mark.parametrize("breakage", [nullcontext, *NOTICED_IN_GROUPS], ids=lambda b: b.__name__)
+def test_what_is_broken_in_a_group_is_noticed(breakage: Breakage) -> None:
+    _must_be_noticed(breakage, CUTS_OF_GROUPS, NOTICED_IN_GROUPS)
+
+
+def _must_be_noticed(
+    breakage: Breakage, made: Sequence[Callable[[], None]], by: Mapping[Breakage, set[Callable[[], None]]]
+) -> None:
+    for name in (ONE_SLOT, SLOTS, RANKS):
         whole(name)  # what is right is known before anything is broken
     with breakage():
-        heard = {cut: said(cut) for cut in CUTS}
+        heard = {cut: said(cut) for cut in made}
     if breakage is nullcontext:
-        assert not any(heard.values()), "nothing is broken"
+        assert not any(heard.values()), f"nothing is broken: {heard}"
         return
-    tally.catches[breakage.__name__.replace("_", " ")] = {cut.__name__.replace("_", " "): heard[cut] for cut in CUTS}
-    for cut in NOTICED_BY[breakage]:
+    tally.catches[breakage.__name__.replace("_", " ")] = {cut.__name__.replace("_", " "): heard[cut] for cut in made}
+    for cut in by[breakage]:
         assert heard[cut], f"{cut.__name__} does not notice"

@@ -17,7 +17,7 @@ from regrow.search.events import AnyEvent
 from regrow.search.planning.planner import Planner
 from tests.faults import cuts, tally
 from tests.faults.checks import must_be_sound
-from tests.faults.scenarios import PLANS, SEED, SEVERAL, trials_of, whole
+from tests.faults.scenarios import GROUPS, PLANS, SEED, SEVERAL, trials_of, whole
 from tests.faults.session import Session
 from tests.faults.world import Transition, World
 
@@ -29,14 +29,14 @@ def pauses(name: str, count: int) -> list[Transition]:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_driver_that_goes_on_beside_its_successor_does_nothing_that_counts(name: str) -> None:
-    for transition in pauses(name, 8):
+    for transition in pauses(name, 4 if name in GROUPS else 8):
         if cuts.overtaken(name, transition):
             tally.cut("overtaken", name, transition.number, transition.kind)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_driver_that_wakes_up_when_all_is_over_does_nothing_that_counts(name: str) -> None:
-    for transition in pauses(name, 6):
+    for transition in pauses(name, 3 if name in GROUPS else 6):
         if cuts.overslept(name, transition):
             tally.cut("overslept", name, transition.number, transition.kind)
 
@@ -44,7 +44,7 @@ def test_a_driver_that_wakes_up_when_all_is_over_does_nothing_that_counts(name: 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_worker_that_was_declared_lost_and_goes_on_does_nothing_that_counts(name: str) -> None:
     workers = [t for t in whole(name).tape if t.who.startswith("worker")]
-    for transition in random.Random(SEED).sample(workers, 12):
+    for transition in random.Random(SEED).sample(workers, 8 if name in GROUPS else 12):
         tally.cut("cut off", name, transition.number, transition.kind)
         cuts.worker_is_cut_off(name, transition)
 

@@ -1,42 +1,36 @@
-"""A worker process of a session that is cut: real attempts in a thread, which goes on only when it is its turn. No test lives here."""
+"""A worker of a session that is cut: real attempts in a thread, which goes on only when it is its turn. No test lives here.
+
+Where a trial has several ranks this is the first of them, with the others beside it (`ranks.py`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from regrow.search.events import Place
+from regrow.search.events import Cause
 from regrow.tasks import attempt
+from regrow.tasks.attempt import Finished
 from regrow.tasks.messages import Assignment, Progress, Reply
+from regrow.tasks.ranks import GroupBroken
+from tests.faults.ranks import Here, Together
 from tests.faults.world import Gone, Killed, Process, View
 
 if TYPE_CHECKING:
     from tests.faults.session import Session
 
 
-class Here:
-    """A machine that never goes away by itself."""
-
-    def place(self) -> Place:
-        """See Host."""
-        return Place("node")
-
-    def end_children(self) -> None:
-        """See Host: it starts none."""
-
-    def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
-        """See Host."""
-        return nullcontext()
-
-
 class Worker:
     """A worker process: runs one attempt, and others after it if it is told to carry on."""
 
     def __init__(self, session: Session, assignment: Assignment) -> None:
-        self.process = Process(f"worker {assignment.trial}/{assignment.attempt}", yields=session.plan.slots > 1)
+        name = f"worker {assignment.trial}/{assignment.attempt}"
+        self.process = Process(name, yields=not session.plan.single, at_death=self._hang_up)
+        self.together: Together | None = None
+        """The other ranks of its trial, while there are any."""
+        self.lost: tuple[Cause, str] = "infrastructure", "its task run ended without telling how"
+        """What the driver makes of its end, if nobody else has told how it ended."""
         self.assignment, self.task_run = assignment, f"run-{assignment.trial}"
         self._session = session
         self.asked: Progress | None = None
@@ -51,6 +45,11 @@ class Worker:
     def ended(self) -> bool:
         """Whether nothing of it is left."""
         return not self._thread.is_alive()
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those of all its ranks."""
+        return [self.process, *(rank.process for rank in (self.together.ranks if self.together is not None else ()))]
 
     def step(self) -> None:
         """Lets it go on to its next transition."""
@@ -83,13 +82,33 @@ class Worker:
         session, assignment = self._session, self.assignment
         carry_on = session.plan.carry_on
         while True:
-            done = attempt.run_attempt(
-                session.job, assignment, self, View(session.world, self.process, late=session.plan.late),
-                host=Here(), task_run=self.task_run, carry_on=lambda: carry_on,
-            )
+            try:
+                done = self._attempt(assignment, carry_on=carry_on)
+            except GroupBroken as broken:
+                assert self.together is not None
+                self.lost = self.together.lost(broken)
+                return
             if done.reply.reason == "fenced" or done.reply.next is None:
                 return
             assignment = done.reply.next
+
+    def _attempt(self, assignment: Assignment, *, carry_on: bool) -> Finished:
+        session = self._session
+        store, group = View(session.world, self.process, late=session.plan.late), None
+        if session.job.ranked:
+            self.together = Together(session.job, assignment, session.world, self.process)
+        try:
+            group = self.together.form() if self.together is not None else None
+            return attempt.run_attempt(
+                session.job, assignment, self, store, host=Here(), task_run=self.task_run, carry_on=lambda: carry_on, group=group,
+            )
+        finally:
+            if self.together is not None:
+                self.together.end()
+
+    def _hang_up(self) -> None:
+        if self.together is not None:
+            self.together.abandon()
 
     def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient."""

@@ -54,14 +54,34 @@ class Transition:
 class Process:
     """A virtual process. Where it has threads of its own, one of them runs at a time, and only while the scheduler waits.
 
-    `yields`: it gives control back at each transition, so that others come in between.
+    `yields`: it gives control back at each transition, so that others come in between. `turn`: another process of the same attempt,
+    with which it has its turns: one of both runs at a time. `at_death` is called once, as it is killed.
     """
 
-    def __init__(self, name: str, *, yields: bool = False) -> None:
-        self.name, self.yields, self.killed = name, yields, False
-        self._go, self._back = threading.Lock(), threading.Lock()  # shut: opened by the other side
-        self._go.acquire()
-        self._back.acquire()
+    def __init__(
+        self, name: str, *, yields: bool = False, turn: Process | None = None, at_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.yields: bool = yields if turn is None else turn.yields
+        self.parked = False
+        """Whether it waits for its turn at a transition."""
+        self._killed, self._at_death = False, at_death
+        self._go: threading.Lock = threading.Lock() if turn is None else turn._go
+        self._back: threading.Lock = threading.Lock() if turn is None else turn._back
+        if turn is None:  # shut: opened by the other side
+            self._go.acquire()
+            self._back.acquire()
+
+    @property
+    def killed(self) -> bool:
+        """Whether it is dead. It never is alive again."""
+        return self._killed
+
+    @killed.setter
+    def killed(self, killed: bool) -> None:
+        before, self._killed = self._killed, killed
+        if killed and not before:
+            self._at_death()
 
     def run(self) -> None:
         """For the scheduler: lets it run until it gives control back."""
@@ -86,8 +106,10 @@ class Process:
     def wait(self) -> None:
         """Gives control back until the scheduler comes to it again. Raises Gone if it was killed."""
         if not self.killed:
+            self.parked = True
             self._back.release()
             self._go.acquire()
+            self.parked = False
         if self.killed:
             raise Gone(self.name)
 
@@ -107,16 +129,18 @@ class World:
     keep_states: bool = True
     broken: list[BaseException] = field(default_factory=list)
     """What `watch` raised: the code under test may catch it, but it is not forgotten."""
+    _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def pass_by(self, process: Process, what: str, when: str, key: str, torn: bytes | None = None) -> None:
         """Counts a transition. Raises Gone if the process is killed at it."""
         if process.killed:
             raise Gone(process.name)
-        here = Transition(number=len(self.tape), what=what, when=when, key=key, who=process.name)
-        self.tape.append(here)
-        if self.keep_states and isinstance(self.store, MemoryStore):
-            state = dict(self.store._objects)
-            self.states.append(state if torn is None else {**state, key: torn})
+        with self._counting:
+            here = Transition(number=len(self.tape), what=what, when=when, key=key, who=process.name)
+            self.tape.append(here)
+            if self.keep_states and isinstance(self.store, MemoryStore):
+                state = dict(self.store._objects)
+                self.states.append(state if torn is None else {**state, key: torn})
         if self.on is not None:
             self.on(here, process)
         process.transit()
