@@ -8,6 +8,7 @@ from typing import Any
 
 from regrow.infra.rllib.bundles import needed, resources
 from regrow.infra.rllib.metrics import PLACES, may_be
+from regrow.infra.rllib.reading import frugal
 from regrow.infra.rllib.settings import configured, quiet, refusal, require
 from regrow.infra.rllib.users_code import KEY, called, configures
 from regrow.search.errors import SpecError
@@ -90,7 +91,7 @@ class _Look:
         return self._same()
 
     def _made(self, config: Mapping[str, Json]) -> Any:
-        return self._make(self._spec.space.nest(config))
+        return frugal(self._make(self._spec.space.nest(config)))
 
     def _refused(self, config: Mapping[str, Json]) -> Exception | None:
         """What RLlib says against a configuration (flat); None for nothing."""

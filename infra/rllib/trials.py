@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from regrow.infra.rllib import checkpoint, private
 from regrow.infra.rllib.metrics import EPISODIC, measured
+from regrow.infra.rllib.reading import frugal, in_the_trials_room
 from regrow.infra.rllib.settings import configured, quiet, require, seeded
 from regrow.infra.rllib.users_code import called, configures
 from regrow.tasks.errors import UserError
@@ -42,18 +44,20 @@ def _gpus() -> float:
 def _run(job: Job, configure: Callable[[dict[str, Any]], Any], with_buffer: bool, trial: Trial) -> None:
     """Trains until the trial ends; nothing that RLlib started outlives that."""
     require()
-    with quiet(), tempfile.TemporaryDirectory(prefix="regrow-rllib-", ignore_cleanup_errors=True) as scratch:
-        config = seeded(configure(trial.config), trial.seed, trial.step)
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="regrow-rllib-", ignore_cleanup_errors=True))
+        config = seeded(frugal(configure(trial.config)), trial.seed, trial.step)
+        if config.is_offline:
+            stack.enter_context(in_the_trials_room())
         with private.results_in(scratch):
             algorithm = config.build_algo()
-        try:
-            training = _Training(algorithm, job, trial, with_buffer=with_buffer)
-            if trial.restored is not None:
-                training.load(trial.restored)
-            for _ in trial.steps():
-                trial.report(training.step(), checkpoint=training.save)
-        finally:
-            algorithm.stop()
+        stack.callback(algorithm.stop)
+        training = _Training(algorithm, job, trial, with_buffer=with_buffer)
+        if trial.restored is not None:
+            training.load(trial.restored)
+        for _ in trial.steps():
+            trial.report(training.step(), checkpoint=training.save)
 
 
 class _Training:

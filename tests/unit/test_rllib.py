@@ -255,6 +255,15 @@ class TestByRLlib:
         impala = rllib(algorithm="IMPALA", env_runners=1, learners=1)
         assert check_rllib(spec(rllib=impala)).resources == Resources(children=Children(cpu=1, count=2))
 
+    def test_what_reads_recorded_episodes_is_a_child(self, tmp_path: Path) -> None:
+        """Of one CPU, as RLlib's own two processes beside the task that reads would need three."""
+        own = rllib(algorithm="BC", offline=str(tmp_path))
+        assert check_rllib(spec(rllib=own)).resources == Resources(children=Children(cpu=1))
+        more = {"map_batches_kwargs": {"concurrency": 3, "num_cpus": 0.5}}
+        assert check_rllib(spec(rllib=own, space=more)).resources == Resources(children=Children(cpu=2.5))
+        pool = {"map_batches_kwargs": {"compute": {"constant": "a pool of one's own"}}}
+        assert check_rllib(spec(rllib=own, space=pool)).resources == Resources(children=Children(cpu=1))
+
     @pytest.mark.parametrize("env", ["agents.py:Corridor", "agents.py:made"])
     def test_an_own_environment_is_made(self, agents: Path, env: str) -> None:
         own = rllib(env=env, env_config={"length": 3})
