@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.rllib import checkpoint, private
-from regrow.infra.rllib.metrics import EPISODIC, measured
+from regrow.infra.rllib.metrics import EPISODIC, Result, measured, will_not_be
 from regrow.infra.rllib.reading import frugal, in_the_trials_room
-from regrow.infra.rllib.settings import configured, quiet, require, seeded
+from regrow.infra.rllib.runners import Absence
+from regrow.infra.rllib.settings import configured, of_the_environment, quiet, require, seeded
 from regrow.infra.rllib.users_code import called, configures
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
@@ -77,13 +78,16 @@ class _Training:
         An iteration in which none ends repeats the last value. Raises UserError where there is no first one.
         """
         for _ in range(FIRST_ITERATIONS):
-            found = measured(self._algorithm.train(), self._job.metrics, offline=self._offline)
+            result = self._iteration()
+            found = measured(result, self._job.metrics, offline=self._offline)
             kept = (*EPISODIC, *self._job.metrics)
             self._last |= {name: value for name, value in found.items() if name in kept}
             self._env_steps = found.get("env_steps", 0.0)
             metrics = self._last | found
             if self._job.objective in metrics:
                 return metrics
+            if will_not_be(self._job.objective, result):
+                raise UserError(f"RLlib reports no {self._job.objective!r}; take another metric: {', '.join(sorted(metrics))}")
             if self._trial.told:
                 self._trial.end()
         raise UserError(
@@ -91,6 +95,19 @@ class _Training:
             " environment): no episode ended; give the environment a limit of steps, or take another metric:"
             f" {', '.join(sorted(metrics))}"
         )
+
+    def _iteration(self) -> Result:
+        """One in which something was played: no other is a step."""
+        absence = Absence(self._algorithm, self._env_steps)
+        while True:
+            try:
+                result: Result = self._algorithm.train()
+            except RuntimeError as error:
+                raise of_the_environment(error) from None
+            if not absence.explains(result):
+                return result
+            if self._trial.told:
+                self._trial.end()
 
     def save(self, folder: Path) -> None:
         """See `checkpoint.save`."""
