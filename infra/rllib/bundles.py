@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regrow.infra.rllib import reading
 from regrow.search.errors import SpecError
 from regrow.search.needs import Bundle
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Children, Resources
 
-OFFLINE_CPUS = 1.0
-"""What Ray Data has for reading recorded episodes."""
 _OURS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory"}
 
 
@@ -20,7 +19,7 @@ def needed(config: Any) -> tuple[Bundle, ...]:
     bundles = config.algo_class.default_resource_request(config.copy(copy_frozen=False)).bundles
     found = [{name: float(amount) for name, amount in bundle.items() if amount} for bundle in bundles]
     if config.is_offline:
-        found.append({"CPU": OFFLINE_CPUS})
+        found.append({"CPU": reading.cpus(config)})
     return tuple(found)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from regrow.infra.rllib.bundles import needed, resources
 from regrow.infra.rllib.metrics import PLACES, may_be
+from regrow.infra.rllib.reading import frugal
+from regrow.infra.rllib.runners import play, runner_of
 from regrow.infra.rllib.settings import configured, quiet, refusal, require
-from regrow.infra.rllib.users_code import KEY, called, configures
+from regrow.infra.rllib.users_code import KEY, called, configures, own_trace
 from regrow.search.errors import SpecError
 from regrow.search.needs import Bundle
 from regrow.search.options import nearest
@@ -43,7 +46,7 @@ def checked(spec: Spec, found: Any = None) -> Spec:
             hint = f"{nearest(metric.name, [*PLACES])}; or the place of a number in RLlib's result, with slashes"
             raise SpecError(key, metric.name, "is no metric of a trial of RLlib's", hint)
     require()
-    with quiet(), as_a_script(spec.trainable, spec.working_dir):
+    with quiet(logging.CRITICAL), as_a_script(spec.trainable, spec.working_dir):
         return spec.model_copy(update={"resources": resources(spec, _Look(spec, found).bundles())})
 
 
@@ -87,10 +90,20 @@ class _Look:
                 for value in _ends(parameter):
                     if (error := self._not_built(_at(space, good, {parameter.name: value}))) is not None:
                         raise refusal(f"space.{parameter.name}", value, error)
+        self._evaluates()
         return self._same()
 
+    def _evaluates(self) -> None:
+        """Raises SpecError for a metric of an evaluation that there is not."""
+        for place, metric in enumerate(self._spec.metrics):
+            evaluated = metric.name.partition("/")[0] in {"evaluation", "evaluation_return", "evaluation_length"}
+            if evaluated and not any(made.evaluation_interval for made in self._tried.values()):
+                key = "metric" if isinstance(self._spec.metric, str) else f"metric.{place}.name"
+                hint = "write space: {evaluation_interval: 1}, or take 'return'"
+                raise SpecError(key, metric.name, "is never there: RLlib evaluates nothing by itself", hint)
+
     def _made(self, config: Mapping[str, Json]) -> Any:
-        return self._make(self._spec.space.nest(config))
+        return frugal(self._make(self._spec.space.nest(config)))
 
     def _refused(self, config: Mapping[str, Json]) -> Exception | None:
         """What RLlib says against a configuration (flat); None for nothing."""
@@ -103,39 +116,42 @@ class _Look:
         return None
 
     def _not_built(self, config: Mapping[str, Json]) -> Exception | None:
-        """Why the environment or the networks cannot be made as a trial would; None if they can."""
+        """Why the environment or the networks cannot be made as a trial would, or not be played a step; None if they can."""
         made = self._made(config).env_runners(num_env_runners=0).learners(num_learners=0, num_gpus_per_learner=0)
-        from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
-        from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
-
-        usual = MultiAgentEnvRunner if made.is_multi_agent else SingleAgentEnvRunner
-        runner = None
         try:
-            runner = (made.env_runner_cls or usual)(config=made, worker_index=0)
-            made.build_learner(spaces=runner.get_spaces())
+            with runner_of(made) as runner:
+                made.build_learner(spaces=runner.get_spaces())
+                play(runner, 1)
         except Exception as error:  # noqa: BLE001 - the same, and whatever an environment raises
             return error
-        finally:
-            if runner is not None:
-                runner.stop()
         return None
 
     def _culprit(
         self, wrong: Callable[[Mapping[str, Json]], Exception | None], config: Mapping[str, Json], error: Exception | None
     ) -> SpecError:
-        """The error for the one parameter that is wrong without the others; for all of it where there is none."""
+        """The error for the one parameter that is wrong without the others; for all of it where there is none.
+
+        Raises UserCodeError for what a user's own environment raised.
+        """
         part = self._spec.rllib
         if part is None:
-            return refusal("trainable", self._spec.trainable, error)
+            return self._theirs(refusal("trainable", self._spec.trainable, error), error, self._spec.trainable)
         with suppress(SpecError):
             settings = {name: value for name, value in config.items() if name.partition(".")[0] == "env_config"}
             if (bare := wrong(settings)) is not None:
-                built = wrong == self._not_built
-                return refusal(KEY if built else "rllib.algorithm", part.env if built else part.algorithm, bare)
+                if wrong != self._not_built:
+                    return refusal("rllib.algorithm", part.algorithm, bare)
+                return self._theirs(refusal(KEY, part.env, bare), bare, part.env)
             for name, value in config.items():
                 if (alone := wrong({**settings, name: value})) is not None:
                     return refusal(f"space.{name}", value, alone)
         return refusal("space", self._spec.space.to_json(), error)
+
+    def _theirs(self, told: SpecError, error: Exception | None, path: str) -> SpecError:
+        """What is told of an error. Raises UserCodeError, with their traceback, for one of the user's own code."""
+        if (trace := own_trace(error, path, self._spec.working_dir)) is not None:
+            raise UserCodeError(str(told), trace) from error
+        return told
 
     def _same(self) -> tuple[Bundle, ...]:
         """What each of the configurations needs that were tried; raises SpecError where that is not the same."""

@@ -44,7 +44,7 @@ def load(algorithm: Any, folder: Path) -> dict[str, Any]:
 
     The rates of learning, and all other settings, are those of its own configuration.
     """
-    algorithm.restore_from_path(str((folder / STATE).resolve()))
+    _restore(algorithm, str((folder / STATE).resolve()))
     if (saved := folder / BUFFER).exists() and (buffer := _buffer(algorithm)) is not None:
         with saved.open("rb") as file:
             buffer.set_state(pickle.load(file))  # noqa: S301 - written by this experiment, verified by its manifest
@@ -52,6 +52,18 @@ def load(algorithm: Any, folder: Path) -> dict[str, Any]:
     _of_learners(algorithm, partial(_adapt, adapted=beside.pop("adapted"), env_steps=int(beside.get("env_steps", 0))))
     _bring_env_runners_up_to_date(algorithm)
     return beside
+
+
+def _restore(algorithm: Any, path: str) -> None:
+    """What RLlib saved itself. It then brings env runners up to date also where there are none, and raises AttributeError: BC,
+    MARWIL and IQL are restored without that. What evaluates gets its weights before it does.
+    """
+    from ray.rllib.utils.checkpoints import Checkpointable
+
+    if algorithm.env_runner_group is None:
+        Checkpointable.restore_from_path(algorithm, path)
+    else:
+        algorithm.restore_from_path(path)
 
 
 def _buffer(algorithm: Any) -> Any:

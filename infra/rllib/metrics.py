@@ -46,6 +46,17 @@ def measured(result: Result, asked: Iterable[str] = (), *, offline: bool = False
     return {name: value for name, value in found.items() if value is not None}
 
 
+def will_not_be(name: str, result: Result) -> bool:
+    """Whether a metric that an iteration did not have will not come either: it is none of episodes, and all else is there.
+
+    A number that is not finite is there; what an evaluation finds may come later.
+    """
+    learned = {found for found, _ in _learned(result.get("learners", {}))}
+    all_there = bool(learned) and _number(result, PLACES["return"]) is not None
+    may_come = name in EPISODIC or name.startswith("evaluation/") or name in learned or _there(result, name) is not None
+    return all_there and not may_come
+
+
 def _learned(learners: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     for module, told in learners.items():
         if module.startswith("__") or not isinstance(told, Mapping):
@@ -58,14 +69,18 @@ def _learned(learners: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
 
 def _number(result: Result, place: str) -> float | None:
     """None for what is not there, or is no finite number."""
+    value = _there(result, place)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _there(result: Result, place: str) -> float | None:
+    """A number, also one that is not finite; None for what is not there."""
     value: Any = result
     for name in place.split("/"):
         if not isinstance(value, Mapping) or name not in value:
             return None
         value = value[name]
-    if not isinstance(value, numbers.Real):
-        return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if isinstance(value, numbers.Real) else None
 
 
 def may_be(name: str) -> bool:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 from regrow.infra.rllib.users_code import KEY, environment, unknown
 from regrow.search.errors import SpecError
@@ -25,6 +25,8 @@ _GROUPS = (
 """The methods of a configuration whose arguments are settings."""
 _ELSEWHERE = {"model": "model_config", "lambda": "lambda_"}
 """What RLlib's methods call otherwise. `model_config` is what the networks of all its algorithms are made of by now."""
+_FRACTIONS = ("num_cpus", "num_gpus", "grad_clip")
+"""Beginnings of names of which RLlib's signatures say that they are whole numbers, and which need not be."""
 _SEEDS = 2**31
 """RLlib adds numbers of processes to a seed, which NumPy wants below 2**32."""
 OFFLINE_UPDATES = 100
@@ -45,18 +47,18 @@ def require() -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet(level: int = logging.ERROR) -> Iterator[None]:
     """Within the block RLlib says what is wrong and nothing else: it prints 20 lines of warnings for a trial that is fine."""
     before = {name: logging.getLogger(name).level for name in _LOGGERS}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in _LOGGERS:
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(level)
         try:
             yield
         finally:
-            for name, level in before.items():
-                logging.getLogger(name).setLevel(level)
+            for name, its in before.items():
+                logging.getLogger(name).setLevel(its)
 
 
 def configured(part: RLlib, parameters: Mapping[str, Any], *, folder: str | None, gpus: float = 0) -> Any:
@@ -80,8 +82,11 @@ def configured(part: RLlib, parameters: Mapping[str, Any], *, folder: str | None
             raise SpecError(f"space.{written}", value, *unknown(written, [*settings, *_ELSEWHERE], f"RLlib's {part.algorithm}"))
         if name == "model_config":
             value = _model(config, written, value)  # noqa: PLW2901 - completed
+        if isinstance(value, float) and not value.is_integer() and settings[name].whole:
+            problem = f"is no whole number, as it is to be for RLlib's {part.algorithm}"
+            raise SpecError(f"space.{written}", value, problem, f"write {written}: {{int: [LOW, HIGH]}}")
         try:
-            settings[name](config, **{name: value})
+            settings[name].method(config, **{name: value})
         except Exception as error:
             raise refusal(f"space.{written}", value, error) from error
     return config
@@ -97,17 +102,27 @@ def _learn_from_records(config: Any, part: RLlib, folder: str | None) -> None:
         config.training(lr=None, replay_buffer_config={"type": "EpisodeReplayBuffer"})
 
 
-def _settings(config: Any) -> dict[str, Callable[..., Any]]:
-    """The function that sets each setting, by name. An algorithm's own methods go before those that they hand others on to."""
+class _Setting(NamedTuple):
+    """One of an algorithm's."""
+
+    method: Callable[..., Any]
+    """By which it is set."""
+    whole: bool
+    """Whether it is a whole number: RLlib takes 4.4 epochs, and makes 5."""
+
+
+def _settings(config: Any) -> dict[str, _Setting]:
+    """All, by name. An algorithm's own methods go before those that they hand others on to."""
     from ray.rllib.utils.from_config import NotProvided
 
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, _Setting] = {}
     for group in _GROUPS:
         for cls in type(config).__mro__:
             own = vars(cls).get(group)
             for name, argument in inspect.signature(own).parameters.items() if own is not None else ():
                 if argument.default is NotProvided and not name.startswith("_"):
-                    found.setdefault(name, getattr(type(config), group))
+                    whole = {*get_args(argument.annotation)} == {int, type(None)} and not name.startswith(_FRACTIONS)
+                    found.setdefault(name, _Setting(getattr(type(config), group), whole))
     return found
 
 
@@ -134,6 +149,15 @@ def seeded(config: Any, seed: int, step: int) -> Any:
     return config
 
 
+def of_the_environment(error: RuntimeError) -> Exception:
+    """What an environment raised in a step, rather than the RuntimeError without a word that RLlib makes of it."""
+    cause = error.__cause__
+    if str(error) or not isinstance(cause, Exception):
+        return error
+    error.__cause__ = None  # else each would be the other's reason
+    return cause
+
+
 def refusal(key: str, value: Any, error: BaseException | None) -> SpecError:
     """What RLlib, or Gymnasium below it, says against a value. Its advice to have nothing checked is left out."""
     while error is not None and "deprecated" in str(error) and error.__context__ is not None:
@@ -142,5 +166,5 @@ def refusal(key: str, value: Any, error: BaseException | None) -> SpecError:
     if not said or isinstance(error, (LookupError, AttributeError, TypeError, AssertionError)):
         said = f"{type(error).__name__}: {said}"
     if key == KEY:
-        return SpecError(key, value, f"cannot be made: {said}", "correct it, or take an algorithm that can play it")
+        return SpecError(key, value, f"cannot be played: {said}", "install or correct it, or take an algorithm that can play it")
     return SpecError(key, value, f"RLlib refuses it: {said}", "see its documentation of the algorithm")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from regrow.infra.rllib import checkpoint, private
-from regrow.infra.rllib.metrics import EPISODIC, measured
-from regrow.infra.rllib.settings import configured, quiet, require, seeded
+from regrow.infra.rllib.metrics import EPISODIC, Result, measured, will_not_be
+from regrow.infra.rllib.reading import frugal, in_the_trials_room
+from regrow.infra.rllib.runners import Absence
+from regrow.infra.rllib.settings import configured, of_the_environment, quiet, require, seeded
 from regrow.infra.rllib.users_code import called, configures
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
@@ -42,18 +45,20 @@ def _gpus() -> float:
 def _run(job: Job, configure: Callable[[dict[str, Any]], Any], with_buffer: bool, trial: Trial) -> None:
     """Trains until the trial ends; nothing that RLlib started outlives that."""
     require()
-    with quiet(), tempfile.TemporaryDirectory(prefix="regrow-rllib-", ignore_cleanup_errors=True) as scratch:
-        config = seeded(configure(trial.config), trial.seed, trial.step)
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="regrow-rllib-", ignore_cleanup_errors=True))
+        config = seeded(frugal(configure(trial.config)), trial.seed, trial.step)
+        if config.is_offline:
+            stack.enter_context(in_the_trials_room())
         with private.results_in(scratch):
             algorithm = config.build_algo()
-        try:
-            training = _Training(algorithm, job, trial, with_buffer=with_buffer)
-            if trial.restored is not None:
-                training.load(trial.restored)
-            for _ in trial.steps():
-                trial.report(training.step(), checkpoint=training.save)
-        finally:
-            algorithm.stop()
+        stack.callback(algorithm.stop)
+        training = _Training(algorithm, job, trial, with_buffer=with_buffer)
+        if trial.restored is not None:
+            training.load(trial.restored)
+        for _ in trial.steps():
+            trial.report(training.step(), checkpoint=training.save)
 
 
 class _Training:
@@ -73,13 +78,16 @@ class _Training:
         An iteration in which none ends repeats the last value. Raises UserError where there is no first one.
         """
         for _ in range(FIRST_ITERATIONS):
-            found = measured(self._algorithm.train(), self._job.metrics, offline=self._offline)
+            result = self._iteration()
+            found = measured(result, self._job.metrics, offline=self._offline)
             kept = (*EPISODIC, *self._job.metrics)
             self._last |= {name: value for name, value in found.items() if name in kept}
             self._env_steps = found.get("env_steps", 0.0)
             metrics = self._last | found
             if self._job.objective in metrics:
                 return metrics
+            if will_not_be(self._job.objective, result):
+                raise UserError(f"RLlib reports no {self._job.objective!r}; take another metric: {', '.join(sorted(metrics))}")
             if self._trial.told:
                 self._trial.end()
         raise UserError(
@@ -87,6 +95,19 @@ class _Training:
             " environment): no episode ended; give the environment a limit of steps, or take another metric:"
             f" {', '.join(sorted(metrics))}"
         )
+
+    def _iteration(self) -> Result:
+        """One in which something was played: no other is a step."""
+        absence = Absence(self._algorithm, self._env_steps)
+        while True:
+            try:
+                result: Result = self._algorithm.train()
+            except RuntimeError as error:
+                raise of_the_environment(error) from None
+            if not absence.explains(result):
+                return result
+            if self._trial.told:
+                self._trial.end()
 
     def save(self, folder: Path) -> None:
         """See `checkpoint.save`."""

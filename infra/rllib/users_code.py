@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import traceback
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from regrow.search.errors import SpecError
@@ -13,6 +15,7 @@ from regrow.search.options import nearest
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import IMPORT_PATH
 from regrow.search.spec.rllib import OFFLINE, ONLINE
+from regrow.tasks.traces import printable
 from regrow.tasks.trainable import find, locate, parsed
 
 KEY = "rllib.env"
@@ -43,6 +46,19 @@ def environment(env: str, folder: str | None) -> Any:
 
     register_env(env, found)
     return env
+
+
+def own_trace(error: BaseException | None, env: str, folder: str | None) -> str | None:
+    """The traceback of what an environment of a user's own raised, from its first frame on; None where it was not there."""
+    file = locate(env, folder) if is_own(env) else None
+    while error is not None and file is not None:
+        place = error.__traceback__
+        while place is not None and Path(place.tb_frame.f_code.co_filename).resolve().parent != file.parent:
+            place = place.tb_next
+        if place is not None:
+            return printable("".join(traceback.format_exception(type(error), error, place, chain=False)))
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def configures(found: Any) -> bool:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.rllib import users_code
+from regrow.infra.rllib import runners, users_code
 from regrow.infra.rllib.bundles import resources
-from regrow.infra.rllib.metrics import measured
+from regrow.infra.rllib.metrics import measured, will_not_be
 from regrow.launch import check_rllib, glance_at
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Children, Resources
 from regrow.search.spec.rllib import OFFLINE, ONLINE
-from regrow.tasks.errors import UserCodeError
+from regrow.tasks.errors import UserCodeError, UserError
 
 PPO: dict[str, Any] = {
     "name": "ppo", "rllib": {"algorithm": "PPO", "env": "CartPole-v1"}, "metric": "return", "mode": "max", "trials": 1,
@@ -37,6 +37,19 @@ class Corridor(gym.Env):
         self.action_space = gym.spaces.Discrete(2)
         self.observation_space = gym.spaces.Box(0.0, 9.0, (1,), np.float32)
 
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        if self.length < 0:
+            raise ValueError("the corridor has no end")
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class Wide(Corridor):
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
 
 def made(config):
     return Corridor(config)
@@ -47,6 +60,10 @@ def configure(config: dict) -> PPOConfig:
         raise KeyError("too fast")
     runners = 1 + (config["lr"] > 0.001) if "vary" in config else 1
     return PPOConfig().environment(Corridor, env_config={"length": 3}).env_runners(num_env_runners=runners).training(lr=0.1)
+
+
+def endless(config: dict) -> PPOConfig:
+    return PPOConfig().environment(Corridor, env_config={"length": -1})
 
 
 def train(trial):
@@ -152,6 +169,41 @@ def test_a_metric_with_a_slash_is_a_place_in_rllibs_result() -> None:
     assert measured(RESULT, asked) == {**measured(RESULT), "env_runners/x/y": 7.0}
 
 
+@pytest.mark.parametrize("name", ["policy_losses", "td_error_mean", "env_runners/nothing", "learners/left/nothing"])
+def test_a_metric_that_is_not_beside_a_return_and_losses_will_not_come(name: str) -> None:
+    assert will_not_be(name, RESULT)
+    assert not will_not_be(name, {**RESULT, "learners": {}}), "nothing was learned yet"
+    assert not will_not_be(name, {**RESULT, "env_runners": {}}), "no episode has ended yet"
+
+
+@pytest.mark.parametrize("name", ["return", "vf_loss", "evaluation_return", "evaluation/x", "env_runners/episode_len_mean"])
+def test_a_metric_that_is_not_finite_or_comes_at_times_may_come(name: str) -> None:
+    assert not will_not_be(name, RESULT)
+
+
+class Idle:
+    """An algorithm whose one env runner plays nothing."""
+
+    def __init__(self) -> None:
+        self.env_runner_group = self
+
+    def num_remote_env_runners(self) -> int:
+        return 1
+
+
+def test_an_iteration_without_a_step_of_the_environment_is_waited_out_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, played = [0.0], list[float]()
+    monkeypatch.setattr(runners.Absence, "_look", lambda _: played.append(now[0]))
+    absence = runners.Absence(Idle(), 600, lambda: now[0])
+    assert not absence.explains({"num_env_steps_sampled_lifetime": 601})
+    for now[0] in (10.0, 40.0, 70.0):
+        assert absence.explains({"num_env_steps_sampled_lifetime": 600})
+    assert played == [40.0], "once, when a new env runner should have been there for long"
+    now[0] = 601.0
+    with pytest.raises(UserError, match="played nothing for 601 s"):
+        absence.explains({})
+
+
 def test_the_return_of_an_algorithm_that_learns_from_records_is_that_of_its_evaluation() -> None:
     found = measured(RESULT, offline=True)
     assert found["return"] == found["evaluation_return"] == 99.0
@@ -208,7 +260,7 @@ class TestByRLlib:
         ("changes", "message"),
         [
             ({"metric": "retrun"}, "metric: \"retrun\": is no metric of a trial of RLlib's; did you mean 'return'?"),
-            ({"rllib": rllib(env="CartPole-v9")}, 'rllib.env: "CartPole-v9": cannot be made: Environment version `v9` for'),
+            ({"rllib": rllib(env="CartPole-v9")}, 'rllib.env: "CartPole-v9": cannot be played: Environment version `v9` for'),
             ({"space": {"learning_rate": 0.1}}, "space.learning_rate: 0.1: is no setting of RLlib's PPO"),
             ({"space": {"clip_parm": 0.1}}, "space.clip_parm: 0.1: is no setting of RLlib's PPO; did you mean 'clip_param'?"),
             ({"space": {"model": {"fcnet_hiden": 3}}}, "space.model.fcnet_hiden: 3: is no setting of RLlib's networks; did you mean 'fcnet_hiddens'?"),
@@ -216,6 +268,8 @@ class TestByRLlib:
             ({"space": {"minibatch_size": {"choice": [64, 8192]}}}, "space.minibatch_size: 8192: RLlib refuses it: `minibatch_size` (8192)"),
             ({"space": {"batch_mode": "some", "lr": 0.1}}, 'space.batch_mode: "some": RLlib refuses it'),
             ({"space": {"lr": {"choice": ["fast", 0.1]}}}, 'space.lr: "fast": RLlib refuses it'),
+            ({"space": {"num_epochs": {"uniform": [1, 5]}}}, "is no whole number, as it is to be for RLlib's PPO; write num_epochs: {int: "),
+            ({"metric": "evaluation_return"}, 'metric: "evaluation_return": is never there: RLlib evaluates nothing by itself; write space: {'),
             ({"space": {"num_gpus_per_learner": {"choice": [0, 1]}}}, 'space: ["num_gpus_per_learner"]: RLlib needs more resources for some of their values'),
             ({"space": {"model": {"fcnet_activation": {"choice": ["tanh", "tan"]}}}}, 'space.model.fcnet_activation: "tan": RLlib refuses it'),
             ({"space": {"model": {"fcnet_activation": "tan"}}}, 'space.model.fcnet_activation: "tan": RLlib refuses it: Unknown'),
@@ -255,12 +309,43 @@ class TestByRLlib:
         impala = rllib(algorithm="IMPALA", env_runners=1, learners=1)
         assert check_rllib(spec(rllib=impala)).resources == Resources(children=Children(cpu=1, count=2))
 
+    def test_what_reads_recorded_episodes_is_a_child(self, tmp_path: Path) -> None:
+        """Of one CPU, as RLlib's own two processes beside the task that reads would need three."""
+        own = rllib(algorithm="BC", offline=str(tmp_path))
+        assert check_rllib(spec(rllib=own)).resources == Resources(children=Children(cpu=1))
+        more = {"map_batches_kwargs": {"concurrency": 3, "num_cpus": 0.5}}
+        assert check_rllib(spec(rllib=own, space=more)).resources == Resources(children=Children(cpu=2.5))
+        pool = {"map_batches_kwargs": {"compute": {"constant": "a pool of one's own"}}}
+        assert check_rllib(spec(rllib=own, space=pool)).resources == Resources(children=Children(cpu=1))
+
     @pytest.mark.parametrize("env", ["agents.py:Corridor", "agents.py:made"])
     def test_an_own_environment_is_made(self, agents: Path, env: str) -> None:
         own = rllib(env=env, env_config={"length": 3})
         assert check_rllib(spec(agents, rllib=own)).resources == Resources()
-        with pytest.raises(SpecError, match=r"rllib\.env: .*cannot be made: .*length"):
-            check_rllib(spec(agents, rllib=rllib(env=env)))
+
+    @pytest.mark.parametrize(
+        ("own", "message", "line"),
+        [
+            ({"rllib": rllib(env="agents.py:Corridor")}, "rllib.env: .*cannot be played: KeyError: 'length'", "in __init__"),
+            ({"rllib": rllib(env="agents.py:made", env_config={"length": -1})}, "rllib.env: .*: the corridor has no end; ", "in step"),
+            ({"rllib": None, "trainable": "agents.py:endless"}, "trainable: .*: the corridor has no end; ", "in step"),
+        ],
+    )
+    def test_what_an_own_environment_raises_is_shown_from_its_first_line_on(
+        self, agents: Path, own: dict[str, Any], message: str, line: str, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Also in its first step: an env runner that it ends is started again by RLlib, for ever and without a word."""
+        with pytest.raises(UserCodeError, match=message) as error:
+            check_rllib(spec(agents, **own))
+        first, where, *_ = error.value.trace.splitlines()
+        assert first == "Traceback (most recent call last):"
+        assert str(agents / "agents.py") in where
+        assert line in error.value.trace
+        assert capfd.readouterr() == ("", ""), "RLlib prints it as well"
+
+    def test_an_environment_whose_observations_are_none_of_its_space_is_told_in_a_line(self, agents: Path) -> None:
+        with pytest.raises(SpecError, match=r'rllib\.env: "agents.py:Wide": cannot be played: Output array is the wrong shape; '):
+            check_rllib(spec(agents, rllib=rllib(env="agents.py:Wide", env_config={"length": 1})))
 
     def test_what_is_no_environment_is_told(self, agents: Path) -> None:
         with pytest.raises(SpecError, match=r'rllib\.env: "agents.py:number": is no class or function'):
