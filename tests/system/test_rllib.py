@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray as ray_module
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -15,11 +18,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from regrow.infra.ray import cluster
 from regrow.infra.rllib import checkpoint
 from regrow.infra.rllib.settings import configured, quiet, seeded
+from regrow.infra.stores.local import LocalStore
 from regrow.launch import check_rllib
 from regrow.one_trial import OneTrial, configuration, temporary_store
 from regrow.search.events import Row
 from regrow.search.spec import RLlib, Spec
 from regrow.search.spec.parts import Children
+from regrow.tasks import checkpoints
 from tests.system.conftest import Desk, await_no_process, processes_of
 
 pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
@@ -58,6 +63,8 @@ def configure(config: dict) -> PPOConfig:
     return made.training(lr=config["lr"], train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
 """
 SMALL = {"train_batch_size_per_learner": 200, "minibatch_size": 100, "num_epochs": 2, "model": {"fcnet_hiddens": {"constant": [16]}}}
+
+MIDDLING = {**SMALL, "train_batch_size_per_learner": 1000, "minibatch_size": 125}
 
 
 def experiment(desk: Desk, name: str, **changes: Any) -> Path:
@@ -308,3 +315,96 @@ def test_a_step_lasts_until_a_first_episode_ends_and_repeats_its_return_where_no
     rows = tried("PPO", "Pendulum-v1", {**SMALL, "train_batch_size_per_learner": 96, "minibatch_size": 96}, 3)
     assert [row.metrics["iterations"] for row in rows] == [3, 4, 5]
     assert rows[0].metrics["return"] == rows[1].metrics["return"] != rows[2].metrics["return"]
+
+
+@pytest.mark.nightly
+def test_a_lost_env_runner_costs_no_step(desk: Desk) -> None:
+    """RLlib starts it again, and counts iterations in which nothing was played until it is there: they are not reported."""
+    file = experiment(desk, "runner", rllib={"algorithm": "PPO", "env": "CartPole-v1", "env_runners": 1}, space=MIDDLING, max_steps=8)
+    process = desk.start("run", file)
+    killed = []
+    for after in (2, 5):
+        desk.await_events("runner", "saved", after, process)
+        killed += workers(desk, RUNNER)
+        os.kill(killed[-1], signal.SIGKILL)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    assert len({*killed}) == 2
+    points = desk.points("runner")
+    assert [(p["step"], p["attempt"], p["env_steps"]) for p in points] == [(step, 1, 1000.0 * step) for step in range(1, 9)]
+    assert points[-1]["iterations"] > 8, "RLlib has counted those, too"
+    assert await_no_process(desk.folder) == []
+
+
+@pytest.mark.nightly
+def test_what_learns_from_records_goes_on_exactly_after_a_kill(desk: Desk) -> None:
+    offline = str(record("CartPole-v1", desk.folder))
+    file = experiment(desk, "bc", rllib={"algorithm": "BC", "env": "CartPole-v1", "offline": offline}, space=RECORDS, max_steps=8)
+    process = desk.start("run", file)
+    desk.await_events("bc", "saved", 2, process)
+    (trial,) = workers(desk, "ray::trial-0000")
+    os.kill(trial, signal.SIGKILL)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    points = desk.points("bc")
+    assert [(p["step"], p["iterations"], p["env_steps"]) for p in points] == [(step, step, 32.0 * step) for step in range(1, 9)]
+    assert {p["attempt"] for p in points} == {1, 2}
+    assert await_no_process(desk.folder) == []
+
+
+@pytest.mark.nightly
+def test_the_worse_of_a_population_goes_on_from_the_others_networks_and_counters(desk: Desk, tmp_path: Path) -> None:
+    """One of the two hardly learns, by its rate."""
+    space = {**MIDDLING, "train_batch_size_per_learner": 500, "num_epochs": 10, "lr": {"loguniform": [1e-8, 3e-3]}}
+    file = experiment(
+        desk, "pbt", rllib={"algorithm": "PPO", "env": "CartPole-v1"}, space=space, points=[{"lr": 2e-3}, {"lr": 1e-8}], trials=2,
+        max_steps=8, concurrency=2, schedule={"pbt": {"perturbation_interval": 2}}, checkpoint={"keep_last": 20},
+    )  # fmt: skip
+    desk.run("run", file)
+    store, points, events = LocalStore(desk.folder / ".regrow" / "pbt"), desk.points("pbt"), desk.events("pbt")
+
+    def networks(manifest: str) -> Any:
+        checkpoints.restore(store, [manifest], tmp_path / manifest)
+        state = tmp_path / manifest / checkpoint.STATE / "learner_group/learner/rl_module/default_policy/module_state.pkl"
+        return np.concatenate([value.ravel() for _, value in sorted(pickle.loads(state.read_bytes()).items())])
+
+    exploits = [event for event in events if event["event"] == "decided" and event["verdict"] == "restart"]
+    kept, compared = [*(desk.folder / ".regrow/pbt/manifests").rglob("*.json")], 0  # those of before an exploit are not
+    for exploit in exploits:
+        trial, step, attempt = exploit["trial"], exploit["step"], exploit["attempt"]
+        source = exploit["manifests"][0]
+        of_source = int(Path(source).stem)
+        (first,) = [p for p in points if (p["trial"], p["step"]) == (trial, step + 1)]
+        assert first["attempt"] == attempt + 1
+        assert (first["iterations"], first["env_steps"]) == (of_source + 1, 500 * (of_source + 1))
+        after = f"manifests/{trial}/{attempt + 1}/{step + 1:010}.json"
+        if not {source, after} - {manifest.relative_to(desk.folder / ".regrow/pbt").as_posix() for manifest in kept}:
+            theirs = networks(source)
+            assert np.linalg.norm(networks(after) - theirs) < 0.5 * np.linalg.norm(theirs), "networks of its own are 1.4 times it away"
+            compared += 1
+    assert compared
+    assert "all as recorded" in desk.run("verify", "pbt").stdout
+
+
+@pytest.mark.nightly
+def test_ppo_learns_to_hold_the_pole_though_it_is_killed(desk: Desk) -> None:
+    """The work of `benchmarks/rllib_cartpole.py`."""
+    space = {
+        "lr": 0.0003, "num_epochs": 6, "vf_loss_coeff": 0.01, "train_batch_size_per_learner": 4000, "num_envs_per_env_runner": 8,
+        "model": {"fcnet_hiddens": {"constant": [32]}, "fcnet_activation": "linear", "vf_share_layers": True},
+    }  # fmt: skip
+    own = {"algorithm": "PPO", "env": "CartPole-v1", "env_runners": 1}
+    file = experiment(desk, "pole", rllib=own, space=space, max_steps=60, stop={"trial": {"target": 450}})
+    process = desk.start("run", file)
+    desk.await_events("pole", "saved", 5, process)
+    (trial,) = workers(desk, "ray::trial-0000")
+    os.kill(trial, signal.SIGKILL)
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, out
+    points = desk.points("pole")
+    assert points[-1]["return"] >= 450
+    assert {p["attempt"] for p in points} == {1, 2}
+    assert [p["iterations"] for p in points] == [p["step"] for p in points] == [*range(1, len(points) + 1)]
+    steps = [0, *(p["env_steps"] for p in points)]
+    assert all(4000 <= b - a < 4008 for a, b in itertools.pairwise(steps)), "eight environments at once"
+    assert await_no_process(desk.folder) == []
