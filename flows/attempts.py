@@ -328,8 +328,12 @@ class Attempts:
             run.changed.set()
 
     def _forget(self, trial: int, attempt: int) -> None:
-        if (run := self._runs.get(trial)) is not None and run.attempt == attempt:
+        if (run := self._runs.get(trial)) is None:
+            return
+        if run.attempt == attempt:
             self._lose(run, "it was given up")
+        for order in [order for order in run.orders if order.assignment.attempt == attempt]:
+            run.orders.remove(order)  # the one before it has not returned yet: nobody waits for this one, which may wait for ever
 
     def _kill(self) -> None:
         for run in self._runs.values():

@@ -40,6 +40,19 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
             return self.fitting(node) > 0
         return any(_fitting(bundle, node) for bundle in self.bundles)
 
+    def have_room(self, nodes: Iterable[Node]) -> bool:
+        """Whether these nodes, of which nothing is taken, can hold all of it."""
+        if self.strategy == "STRICT_PACK":
+            return any(map(self.may_use, nodes))
+        left = [dict(node) for node in nodes]
+        for bundle in self.bundles:
+            node = next((node for node in left if _fitting(bundle, node)), None)
+            if node is None:
+                return False
+            for name, amount in bundle.items():
+                node[name] -= amount
+        return True
+
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What the attempts of an experiment may need: a bundle `slot` for each of their slots, beside them `children` times `child`.

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.search.events import Cause, Ended, Outcome, Saved
+from regrow.search.events import Cause, Ended, Outcome, Place, Saved
 from regrow.tasks import checkpoints, output
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records, Reply
@@ -100,7 +100,7 @@ def run_attempt(
                 own = recorded(records, job, assignment, trial, scratch)
                 overdue = Overdue(job, assignment, reporter, _leaving(host))
                 try:
-                    with group.watched(reporter.notice_of, _left_by(overdue, reporter, host), reporter.silent):
+                    with group.watched(reporter.notice_of, _left_by(overdue, reporter, group, place), reporter.silent):
                         outcome = _begun(job, store, trial, reporter, own, group, origin, overdue, frameworks)
                 finally:
                     host.end_children()
@@ -111,9 +111,10 @@ def run_attempt(
             _finish_saving(writer, assignment.trial, fenced=reporter.reply.reason == "fenced")
             if writer.broken is not None and outcome[0] not in ("failed", "lost") and reporter.reply.reason != "fenced":
                 raise writer.broken
-        except GroupBroken:
+        except GroupBroken as broken:
             writer.give_up()
             writer.drain()
+            reporter.silent_node = _silent(broken, group, place)
             reporter.flush()  # what was done and saved counts
             raise
         finally:
@@ -141,17 +142,30 @@ def _begun(
         return _train(job, store, trial, reporter, own, group, frameworks)
 
 
-def _left_by(overdue: Overdue, reporter: Reporter, host: Host) -> Leave:
+def _left_by(overdue: Overdue, reporter: Reporter, group: Group, place: Place) -> Leave:
     """How the process of a rank 0 that does not react ends, after its last word."""
 
-    def leave(wrong: BaseException) -> None:
+    def leave(wrong: RankFailed | GroupBroken) -> None:
         if isinstance(wrong, RankFailed):
             overdue.end(wrong.fault.outcome, wrong.fault.cause, wrong.fault.message, wrong.fault.trace)
+            return
         _LOG.warning("%s; this rank did not notice, and is ended", wrong)
-        reporter.flush()
-        _leaving(host)()
+        # Said here: all that anybody else sees is that this process ends.
+        reporter.silent_node = _silent(wrong, group, place)
+        overdue.end("lost", "preempted" if _elsewhere(wrong, group, place) else "infrastructure", wrong.why)
 
     return leave
+
+
+def _elsewhere(broken: GroupBroken, group: Group, place: Place) -> str:
+    """The node of the rank that is gone; empty if that is this one's."""
+    there = dict(enumerate(group.places, 1)).get(broken.rank, place)
+    return there.node_id if there.node_id != place.node_id else ""
+
+
+def _silent(broken: GroupBroken, group: Group, place: Place) -> str:
+    """The node that may be cut off; empty for none."""
+    return _elsewhere(broken, group, place) if broken.silent else ""
 
 
 def _leaving(host: Host) -> Callable[[], None]:

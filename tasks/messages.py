@@ -116,7 +116,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     Sent again after a lost answer, it changes nothing. With `ended` it is the last message; `carry_on` then asks for
     another trial to run in the same place. `draining` says why the whole node is about to go away, if it is, and `draining_node`
-    which one, if it is that of another worker of a group (its id); `trouble` why its checkpoints cannot be saved at present.
+    which one, if it is that of another worker of a group (its id); `silent_node` that of another worker which fell silent;
+    `trouble` why its checkpoints cannot be saved at present.
     `urgent`: somebody waits for the answer, so nobody on the way may hold it back.
     """
 
@@ -129,6 +130,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     carry_on: bool = False
     draining: str = ""
     draining_node: str = ""
+    silent_node: str = ""
     trouble: str = ""
     urgent: bool = False
 

@@ -68,12 +68,12 @@ class RankFailed(BaseException):
 class GroupBroken(BaseException):
     """A rank is gone, or silent: the attempt is lost with it. Not an Exception, so that `except Exception` lets it pass.
 
-    `rank` is the one, `why` one line.
+    `rank` is the one, `why` one line; `silent`: nothing says that it has ended, it may be stopped, or cut off.
     """
 
-    def __init__(self, rank: int, why: str) -> None:
+    def __init__(self, rank: int, why: str, *, silent: bool = False) -> None:
         super().__init__(rank, why)
-        self.rank, self.why = rank, why
+        self.rank, self.why, self.silent = rank, why, silent
 
     def __str__(self) -> str:
         return self.why
@@ -169,7 +169,7 @@ class Others(Protocol):
         ...
 
 
-Leave = Callable[[BaseException], None]
+Leave = Callable[[RankFailed | GroupBroken], None]
 """Ends this process by a RankFailed or a GroupBroken, as its training does not react."""
 
 

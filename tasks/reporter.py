@@ -40,6 +40,8 @@ class Reporter:
         self._saved = saved
         self._rows: deque[Row] = deque()
         self._draining = self._draining_node = ""
+        self.silent_node = ""
+        """The node of another rank that fell silent; said with every message from then on."""
         self._training: int | None = None
         self._waiting = False
         self._said = time.monotonic()
@@ -158,6 +160,7 @@ class Reporter:
             carry_on=carry_on,
             draining=self._draining,
             draining_node=self._draining_node,
+            silent_node=self.silent_node,
             trouble=self.trouble(),
             urgent=urgent,
         )

@@ -133,6 +133,7 @@ class Coordinator:
         if progress.draining:
             node_id = progress.began.place.node_id if progress.began else ""
             self._leases.mark_draining(progress.draining_node or attempt.node_id or node_id, progress.draining)
+        self._leases.avoid(progress.silent_node)
         observe(ledger, progress, attempt)
         if progress.began is not None:
             self._carriers.began((progress.trial, progress.attempt), progress.began.task_run)

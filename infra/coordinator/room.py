@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from regrow.search.history import Attempt, History
-from regrow.search.planning.widths import SHRINK_SECONDS, may_narrow
+from regrow.search.planning.widths import SHRINK_SECONDS, may_narrow, too_wide
 
 WITHDRAW_SECONDS = 10.0
 """For so long an attempt may begin that has not when all is to end."""
@@ -82,6 +82,8 @@ def waiting_long(history: History, waits: Callable[[int, int], float]) -> list[t
         if a is None or a.t_began is not None or a.waited:
             continue
         patience = SHRINK_SECONDS if history.closing is None and may_narrow(history, a) else usual
+        if history.closing is None and too_wide(history, a):
+            patience = 0.0
         if patience is not None and (waited := waits(number, a.number)) >= patience:
             found.append((number, a.number, round(waited, 3)))
     return found

@@ -166,7 +166,8 @@ def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meetin
         return _run_here(shared, assignment, task_run, leader)
     except GroupBroken as broken:
         there = dict(enumerate(leader.places, 1)).get(broken.rank)
-        return Broken(rank=broken.rank, why=broken.why, elsewhere=there is not None and there.node_id != place.node_id)
+        elsewhere = there is not None and there.node_id != place.node_id
+        return Broken(rank=broken.rank, why=broken.why, elsewhere=elsewhere, silent=broken.silent)
     finally:
         leader.close()
 

@@ -27,19 +27,24 @@ END_SECONDS = 5.0
 """How long the other ranks may take to end after the first: what they printed is on its way to the store."""
 TELL_SECONDS = 3.0
 """How long Ray may take to say how a rank ended that another one misses."""
-LAST_SECONDS = 2.0
-"""How long rank 0 may take for its last word when another one is lost."""
+LAST_SECONDS = 1.0
+"""How long rank 0 may take for its last word when another one is lost. It may be in the middle of a step, and has said what it
+did before that; what it is about to commit takes a request or two.
+"""
 KEY_BYTES = 32
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """What rank 0 returns when it misses another one: which, why, and whether that was on another node."""
+    """What rank 0 returns when it misses another one: which, why, whether that was on another node, and whether it only fell
+    silent.
+    """
 
     rank: int
     why: str
     elsewhere: bool
+    silent: bool
 
 
 class MemberLost(Exception):
@@ -127,7 +132,7 @@ async def _first(futures: Sequence[asyncio.Future[Any]]) -> Any:
 async def _lost(broken: Broken, others: Sequence[asyncio.Future[Any]]) -> MemberLost:
     """What became of the rank that rank 0 misses."""
     error: Exception | None = None
-    if 0 < broken.rank <= len(others):
+    if 0 < broken.rank <= len(others) and not broken.silent:  # of one that was stopped or cut off Ray knows nothing for long
         with suppress(TimeoutError):
             missed = others[broken.rank - 1]
             await asyncio.wait({missed}, timeout=TELL_SECONDS)

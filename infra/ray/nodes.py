@@ -30,6 +30,7 @@ for minutes, and all that has the same key waits behind it, with another node id
 MARKET_LABEL = "ray.io/market-type"
 """Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
+_DRAINED = "its node is being drained"
 NOT_SPOT = {MARKET_LABEL: "!spot"}
 _MARKETS = {"spot": {MARKET_LABEL: "spot"}, "on-demand": NOT_SPOT}
 """Machines on demand need no label."""
@@ -89,7 +90,7 @@ class Nodes:
         """The label selector for an attempt that needs this; None where it makes no difference.
 
         Keeps it off spot machines where there are others, or may be: one was there in this session, or whoever started the
-        cluster says so. Keeps it off the nodes `avoid` as long as there are others that could hold it. With a `market` it goes to
+        cluster says so. Keeps it off the nodes `avoid` as long as the others could hold it. With a `market` it goes to
         machines of that kind, or waits for one.
         """
         with self._lock:
@@ -101,7 +102,7 @@ class Nodes:
         if market:
             able = {key: node for key, node in able.items() if (_market(node) == "spot") == (market == "spot")}
         shunned = sorted(set(avoid) & able.keys())
-        if len(shunned) == len(able):
+        if not needs.have_room([node["Resources"] for key, node in able.items() if key not in shunned]):
             shunned = []
         if shunned or gone:
             found[NODE_LABEL] = f"!in({','.join([*shunned, *gone])})"
@@ -164,7 +165,7 @@ class Nodes:
             self._alive = alive
             self._known |= alive
             self._draining = {
-                key: "its node is being drained" for key in draining if key in alive and key not in self._to_drain
+                key: _DRAINED for key in draining if key in alive and key not in self._to_drain
             }
 
     def _drain_asked(self) -> None:
@@ -174,6 +175,7 @@ class Nodes:
             private.drain(node_id, why, DRAIN_SECONDS)
             with self._lock:
                 self._to_drain.pop(node_id, None)
+                self._draining[node_id] = _DRAINED  # until the next look it would count as room
 
 
 def _market(node: Mapping[str, Any]) -> str:

@@ -135,7 +135,7 @@ class Planner:
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]
             narrower = may_narrow(self.history, attempt) and self.history.closing is None
-            why = why_narrower(attempt, waited) if narrower else why_withdrawn(self.history, attempt.market, waited)
+            why = why_narrower(self.history, attempt, waited) if narrower else why_withdrawn(self.history, attempt.market, waited)
             if why is not None:
                 return Ended(
                     t=now, trial=number, attempt=attempt.number, outcome="paused", step=trial.step, message=why, by="planner",

@@ -1,7 +1,8 @@
 """How many slots an attempt gets: what its scheduler wants of it or, of a group of workers, what there is room for.
 
 A group whose size is a range, `workers: [2, 4]`, gets as many as are free. Where these do not come, as somebody else has them, it
-is withdrawn and goes on with as few as it may have: its size is a decision of the log, and never changes while it runs.
+is withdrawn and goes on with as few as it may have; where the cluster has not so many any more, with as many as that has. Its
+size is a decision of the log, and never changes while it runs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def widest(history: History) -> int:
 def width_of(history: History, trial: TrialRecord, wanted: int | None) -> int:
     """The slots of a trial's next attempt, which has room. `wanted`: by its scheduler, None where that has no say in it."""
     least, most = history.spec.resources.widths
-    if trial.attempts and trial.attempts[-1].narrower:
+    if trial.attempts and (last := trial.attempts[-1]).narrower and last.width <= widest(history):
         return least
     if wanted is None:
         wanted = most
@@ -43,8 +44,15 @@ def may_narrow(history: History, attempt: Attempt) -> bool:
     return attempt.t_began is None and history.spec.resources.grouped and attempt.width > history.spec.resources.widths[0]
 
 
-def why_narrower(attempt: Attempt, waited: float) -> str | None:
+def too_wide(history: History, attempt: Attempt) -> bool:
+    """Whether one that may be narrower waits for more workers than the cluster has: a node has gone since it was started."""
+    return may_narrow(history, attempt) and attempt.width > widest(history)
+
+
+def why_narrower(history: History, attempt: Attempt, waited: float) -> str | None:
     """Why one that may is to wait for so many workers no longer, after so many seconds; None if it is to."""
+    if too_wide(history, attempt):
+        return f"there is no room for {attempt.width} workers any more, and it goes on with fewer"
     if waited < SHRINK_SECONDS:
         return None
     return f"it waited {in_words(waited)} for {attempt.width} workers, and goes on with fewer"

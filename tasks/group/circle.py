@@ -152,16 +152,16 @@ class Circle:
                 raise Refused(f"rank {hello.rank} is not expected")
             self._members[hello.rank] = other
             self.changed.notify_all()
-        why = f"rank {hello.rank} on {hello.place.node} is gone"
+        why, silent = f"rank {hello.rank} on {hello.place.node} is gone", False
         try:
             while True:
                 self._take(other, wire.receive())
         except TimeoutError:
-            why = f"rank {hello.rank} on {hello.place.node} was silent for {in_words(self._lease)}"
+            why, silent = f"rank {hello.rank} on {hello.place.node} was silent for {in_words(self._lease)}", True
         except (OSError, Refused):
             pass
         if not self.over.is_set():
-            self.blame(GroupBroken(hello.rank, why))
+            self.blame(GroupBroken(hello.rank, why, silent=silent))
 
     def _take(self, other: Other, message: Message) -> None:
         match message:

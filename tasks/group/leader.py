@@ -28,6 +28,8 @@ PATIENCE_SECONDS = 600.0
 """How long all others wait for the last rank's report, where the specification has no `stall`."""
 LEAVE_SECONDS = 5.0
 """How long the training may take to notice that the attempt is over: it may hang in a call that waits for a rank that is gone."""
+SILENT_SECONDS = 1.0
+"""The same where a rank fell silent: nobody else knows of it, and all have waited for it for a whole lease."""
 LAST_SECONDS = 30.0
 """How long the parts of a checkpoint may take to come that were due when a rank failed."""
 STACKS_SECONDS = 1.0
@@ -161,8 +163,10 @@ class Leader:
         circle = self._circle
         with self._changed:
             self._changed.wait_for(lambda: circle.wrong is not None or circle.over.is_set())
-        if circle.wrong is not None and not self._taken.wait(LEAVE_SECONDS) and not circle.over.is_set():
-            leave(circle.wrong)
+        wrong = circle.wrong
+        seconds = SILENT_SECONDS if isinstance(wrong, GroupBroken) and wrong.silent else LEAVE_SECONDS
+        if wrong is not None and not self._taken.wait(seconds) and not circle.over.is_set():
+            leave(wrong)
 
     def close(self) -> None:
         """All is said and saved: the others may end."""

@@ -22,6 +22,14 @@ class Harm(Enum):
     HANG = auto()  # no answer, ever
 
 
+class Where(Enum):
+    """How far a request that is held has come."""
+
+    BEFORE = auto()  # the server has nothing of it
+    HALF = auto()  # the server has half of its body
+    AFTER = auto()  # the server has done it, and nobody hears
+
+
 @dataclass
 class Fault:
     """`what`: a harm, or the status and code that is answered. For the next `times` requests of a method."""
@@ -32,13 +40,44 @@ class Fault:
     query: str
 
 
+class Hold:
+    """Requests of a method whose paths end with `path`: each that comes is held there until all of them go on, or are dropped."""
+
+    def __init__(self, method: str, path: str, where: Where) -> None:
+        self._method, self._path, self.where = method, path, where
+        self.came = threading.Event()
+        """Set as soon as there is one."""
+        self._over = threading.Event()
+        self._dropped = False
+
+    def takes(self, request: BaseHTTPRequestHandler) -> bool:
+        """Whether this request is one of them."""
+        path = request.path.partition("?")[0]
+        return not self._over.is_set() and request.command == self._method and path.endswith(self._path)
+
+    def wait(self) -> bool:
+        """Holds one; whether it is to go on."""
+        self.came.set()
+        return self._over.wait(300.0) and not self._dropped
+
+    def release(self) -> None:
+        """All of them go on, also where the one who asked is no more."""
+        self._over.set()
+
+    def drop(self) -> None:
+        """They come no further than they are."""
+        self._dropped = True
+        self._over.set()
+
+
 class Proxy:
-    """Forwards all requests, but for the faults that are due; keeps a list of what was asked."""
+    """Forwards all requests, but for the faults that are due and those that are held; keeps a list of what was asked."""
 
     def __init__(self, port: int) -> None:
         self.server_port = port
         self.requests: list[str] = []
         self._faults: list[Fault] = []
+        self._holds: list[Hold] = []
         self._lock = threading.Lock()
         self.closing = threading.Event()
         proxy = self
@@ -66,6 +105,11 @@ class Proxy:
         """Lets the next requests with this method and this in their query (any: "") suffer."""
         self._faults.append(Fault(what, times, method, query))
 
+    def hold(self, method: str, path: str, where: Where = Where.BEFORE) -> Hold:
+        """Holds the requests of a method whose paths end so."""
+        self._holds.append(hold := Hold(method, path, where))
+        return hold
+
     def heal(self) -> None:
         """No request suffers from now on."""
         self._faults.clear()
@@ -84,14 +128,26 @@ class Proxy:
             status, code = fault
             told = b"" if status == 200 else f"<Error><Code>{code}</Code><Message>made up</Message></Error>".encode()
             return _answer(request, status, {"Content-Type": "application/xml"}, told)
+        hold = next((hold for hold in self._holds if hold.takes(request)), None)
+        if hold is not None and hold.where is Where.BEFORE and not hold.wait():
+            return _reset(request)
         upstream = http.client.HTTPConnection("127.0.0.1", self.server_port, timeout=60)
         try:
-            upstream.request(request.command, request.path, body, dict(request.headers))
+            if hold is not None and hold.where is Where.HALF:
+                upstream.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in request.headers.items():
+                    upstream.putheader(name, value)
+                upstream.endheaders(body[: length // 2])
+                if not hold.wait():
+                    return _reset(request)
+                upstream.send(body[length // 2 :])
+            else:
+                upstream.request(request.command, request.path, body, dict(request.headers))
             answer = upstream.getresponse()
             content = answer.read()
         finally:
             upstream.close()
-        if fault is Harm.LOSE_ANSWER:
+        if fault is Harm.LOSE_ANSWER or (hold is not None and hold.where is Where.AFTER and not hold.wait()):
             return _reset(request)
         _answer(request, answer.status, dict(answer.getheaders()), content, half=fault is Harm.CUT_ANSWER)
         return None
@@ -107,6 +163,8 @@ class Proxy:
 
     def close(self) -> None:
         self.closing.set()
+        for hold in self._holds:
+            hold.drop()
         self._http.shutdown()
         self._http.server_close()
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.system import grouped
 from tests.system.conftest import Desk, await_no_process
 from tests.system.hosts import RayCluster
 from tests.system.test_main_job import check_whole, prefect
@@ -159,3 +160,57 @@ def test_a_node_that_the_cloud_takes_back_is_left_and_gets_nothing_more(desk: De
     assert view["trials"][0]["attempts"][0]["reason"] == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
     nodes = [(e["trial"], e["attempt"], e["node_id"]) for e in desk.events("cloud") if e["event"] == "began"]
     assert [(trial, attempt) for trial, attempt, node in nodes if node == doomed] == [(0, 1)]
+
+
+def step_by_step(desk: Desk, process: subprocess.Popen[str], name: str, attempt: int) -> dict[str, Any]:
+    """How an attempt of a group ended that was told to: it does a step at a time until it does."""
+
+    def ended() -> list[dict[str, Any]]:
+        rows = [row for e in grouped.events(desk, name, "reported") for row in e["rows"]]
+        grouped.until(desk, max(step for step, *_ in rows) + 1)
+        return grouped.events(desk, name, "ended", attempt=attempt)
+
+    return grouped.wait(process, ended, "the end of an attempt that was told to leave")[0]
+
+
+def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_there_is_room_for(
+    desk: Desk, two_nodes: TwoNodes
+) -> None:
+    file = grouped.write(
+        desk, "group", points=[{"x": 3.0}], max_steps=40, checkpoint=RARELY, retries={"infrastructure": 0},
+        resources={"cpu": 1, "workers": [1, 2], "reduce": "mean"},
+    )
+    process = desk.start("run", file)
+    grouped.until(desk, 3)
+    grouped.event(desk, process, "group", "reported", attempt=1)
+    os.kill(grouped.ranks(desk)[1], signal.SIGTERM)
+    told = step_by_step(desk, process, "group", 1)
+    assert (told["outcome"], told["message"]) == ("preempted", "the worker process was told to end (SIGTERM)")
+
+    second = grouped.event(desk, process, "group", "began", attempt=2)
+    (other,) = second["others"]
+    grouped.until(desk, told["step"] + 1)
+    grouped.event(desk, process, "group", "reported", attempt=2)
+    two_nodes.clouds[other["node_id"]].answers[INSTANCE_ACTION] = 200, ACTION
+    taken = step_by_step(desk, process, "group", 2)
+    assert (taken["outcome"], taken["message"][:3]) == ("preempted", "AWS")
+
+    last = grouped.wait(process, lambda: [e for e in grouped.events(desk, "group", "began") if e["attempt"] > 2], "the last attempt")[0]
+    assert (last["node_id"], last.get("others", [])) == (second["node_id"], []), "one worker has room"
+    print(f"began {last['t'] - taken['t']:.1f} s after the node was left")
+    grouped.until(desk, grouped.END)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+
+    view = check_whole(desk, "group", 1)
+    assert view["wasted_steps"] == 0
+    assert (second["restored"], last["restored"]) == (told["step"], taken["step"])
+    assert [(e["attempt"], e["step"]) for e in grouped.events(desk, "group", "saved")] == [
+        (1, told["step"]), (2, taken["step"]), (last["attempt"], 40),
+    ]
+    points = desk.points("group")
+    assert [p["score"] for p in points] == grouped.scores(3.0, 40)
+    assert {p["attempt"]: p["workers"] for p in points} == {1: 2, 2: 2, last["attempt"]: 1}
+    widths = [e.get("width", 1) for e in grouped.events(desk, "group", "started")]
+    assert widths in ([2, 2, 1], [2, 2, 2, 1]), "whether the cluster knew when the third attempt was started"
+    assert last["t"] - taken["t"] < 25.0, "it did not wait for two"

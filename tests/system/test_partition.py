@@ -1,6 +1,6 @@
 """A node is cut off in silence, and later it is there again: the lease decides, and who lost it can do no harm.
 
-Three hosts (network namespaces), one link to cut. The driver is on one, its trial on one of the two others.
+Hosts (network namespaces), one link to cut. The driver is on one, its trial on one of the others, or on two of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import pytest
 
 from regrow.infra.machine.sqlite import copy_database
 from regrow.infra.prefect.server_settings import template
+from tests.system import grouped
 from tests.system.conftest import Desk
+from tests.system.grouped import END, at, event, events, scores, until
 from tests.system.hosts import Host, RayCluster, await_, network, why_not
 from tests.system.test_main_job import check_whole, mlflow
 
@@ -49,7 +51,7 @@ def train(trial):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Three hosts with a Ray cluster across them; the driver and Prefect's server live on the first, which has no slots."""
+    """Hosts with a Ray cluster across them; the driver and Prefect's server live on the first, which has no slots."""
 
     desk: Desk
     head: Host
@@ -83,7 +85,7 @@ class Site:
 
 @pytest.fixture
 def site(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """`request.param`: variables of Ray's head node, and the slots of each worker."""
+    """`request.param`: variables of Ray's head node, and the slots of each of the other hosts."""
     if reason := why_not():
         pytest.skip(reason)
     settings, slots = request.param
@@ -92,7 +94,7 @@ def site(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Site]:
     diary.mkdir()
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        with network(3) as (head, *others):
+        with network(1 + len(slots)) as (head, *others):
             url = f"http://{head.address}:{PREFECT_PORT}/api"
             own = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "REGROW_CLOUD": "none"}
             environment = {**desk.environment, **own, "PREFECT_HOME": str(temporary / "prefect")}
@@ -109,8 +111,8 @@ def site(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Site]:
             stack.callback(ray_cluster.kill)
             ray_cluster.start("head", address=head.address, cpus=0, on=head, environment=settings)
             workers = {}
-            for name, host in zip(("b", "c"), others, strict=True):
-                ray_cluster.start(name, address=host.address, cpus=slots, on=host)
+            for name, host, cpus in zip("bcd", others, slots, strict=False):
+                ray_cluster.start(name, address=host.address, cpus=cpus, on=host)
                 workers[ray_cluster.nodes[name]] = host
             probe = f"import urllib.request as u; u.urlopen('{url}/health', timeout=1)"
             await_(
@@ -130,11 +132,11 @@ QUICK_DEATH = {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_m
 @pytest.mark.parametrize(
     ("site", "lease", "message"),
     [
-        pytest.param(({}, 1), 8, "nothing was heard from it for 8 s", id="the lease ends first", marks=pytest.mark.nightly),
+        pytest.param(({}, (1, 1)), 8, "nothing was heard from it for 8 s", id="the lease ends first", marks=pytest.mark.nightly),
         # The cut node has slots free, so that Ray, which does not know yet, would rather like to place something there.
-        pytest.param(({}, 3), 8, "nothing was heard from it for 8 s", id="the lease ends first and the cut node has room"),
+        pytest.param(({}, (3, 3)), 8, "nothing was heard from it for 8 s", id="the lease ends first and the cut node has room"),
         # A node that Ray knows to be lost is that of test_capacity.py, too.
-        pytest.param((QUICK_DEATH, 1), 60, "the node was lost", id="Ray gives the node up first", marks=pytest.mark.nightly),
+        pytest.param((QUICK_DEATH, (1, 1)), 60, "the node was lost", id="Ray gives the node up first", marks=pytest.mark.nightly),
     ],
     indirect=["site"],
 )
@@ -197,3 +199,65 @@ def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(site: Site, lease: i
         assert database.execute("select name, run_count, state_type from task_run").fetchall() == [("trial-0000", 2, "COMPLETED")]
         states = database.execute("select name from task_run_state order by timestamp").fetchall()
     assert [s for (s,) in states] == ["Pending", "Running", "Retrying", "Running", "Completed"]
+
+
+@pytest.mark.nightly  # a rank that falls silent on this host is one of those in test_groups.py
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("site", "workers", "widths"),
+    [
+        # One of the three is alone on its host, on which Ray, which does not know yet, would like to place one again.
+        pytest.param(({}, (2, 2, 2)), 3, [3, 3], id="a third host has room"),
+        # Ray takes the cut node for a good one for 65 s: the two workers are waited for as long as that is worth it.
+        pytest.param(({}, (1, 1)), [1, 2], [2, 2, 1], id="one worker is enough"),
+    ],
+    indirect=["site"],
+)
+def test_a_group_goes_on_elsewhere_and_the_part_that_was_cut_off_ends_by_itself(
+    site: Site, workers: int | list[int], widths: list[int]
+) -> None:
+    desk = site.desk
+    file = grouped.write(
+        desk, "cut", points=[{"x": 3.0}], max_steps=60, lease=8, resources={"cpu": 1, "workers": workers, "reduce": "mean"},
+        retries={"preempted": "unlimited", "infrastructure": 0, "error": 0},
+    )
+    driver = site.start("run", file)
+    until(desk, 5)
+    first = event(desk, driver, "cut", "began", attempt=1)
+    other, last = first["others"][-1], len(first["others"])
+    event(desk, driver, "cut", "saved", attempt=1, step=5)
+    cut, rest = site.workers[other["node_id"]], site.workers[first["node_id"]]
+    *survivors, zombie = (at(desk, 0, 1, rank)[0] for rank in range(last + 1))
+    assert {zombie} <= {*cut.processes()}
+    assert {*survivors} <= {*rest.processes()}
+    cut.cut()
+    at_cut = time.time()
+    until(desk, 7)  # so that all do a step, and wait for each other
+
+    lost = event(desk, driver, "cut", "ended", attempt=1)
+    assert (lost["outcome"], lost["cause"]) == ("lost", "preempted")
+    assert lost["message"] == f"rank {last} on {other['node']} was silent for 8 s"
+    second = event(desk, driver, "cut", "began", attempt=len(widths))
+    print(f"lost after {lost['t'] - at_cut:.1f} s with a lease of 8 s, begun after {second['t'] - at_cut:.1f} s")
+    assert second["restored"] == 5
+    nodes = {second["node_id"], *(one["node_id"] for one in second.get("others", []))}
+    assert len(nodes) == len(site.workers) - 1
+    assert other["node_id"] not in nodes
+    grouped.wait(driver, lambda: not {zombie, *survivors} & {*cut.processes(), *rest.processes()}, "the end of all, each by itself")
+    until(desk, 10)
+    event(desk, driver, "cut", "saved", attempt=len(widths), step=10)
+    cut.mend()
+    until(desk, END)
+    said, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 0, said
+
+    view = check_whole(desk, "cut", 1)
+    assert [p["score"] for p in desk.points("cut")] == scores(3.0, 60)
+    started = events(desk, "cut", "started")
+    assert [e.get("width", 1) for e in started] == widths
+    assert len(events(desk, "cut", "waited")) == len(widths) - 2
+    assert view["trials"][0]["attempts"][0]["to_step"] - second["restored"] == view["wasted_steps"]
+    late = [e for e in desk.events("cut") if e.get("attempt") == 1 and e["t"] > lost["t"]]
+    assert late == []
+    manifests = {file.name for file in (desk.folder / ".regrow" / "cut" / "manifests" / "0" / "1").glob("*")}
+    assert manifests <= {e["manifest"].rpartition("/")[2] for e in events(desk, "cut", "saved", attempt=1)}

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from regrow.infra.coordinator.claim import Opening
 from regrow.infra.coordinator.coordinator import Coordinator
 from regrow.infra.coordinator.instructions import Instructions
+from regrow.infra.coordinator.room import Room
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Place
@@ -116,9 +117,9 @@ class Office:
                 if asked is self.coordinator:  # else it was gone before it could answer, and Ray asks the next one
                     return reply
 
-    def instructions(self) -> Instructions:
-        """What the driver is to do now."""
-        return self.wait(self.coordinator.instructions(0.0))
+    def instructions(self, room: Room | None = None) -> Instructions:
+        """What the driver is to do now, which tells that the cluster has this room."""
+        return self.wait(self.coordinator.instructions(0.0, room))
 
     def submitted(self) -> Assignment:
         """The one attempt that the driver is to submit."""

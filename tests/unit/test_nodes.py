@@ -88,3 +88,21 @@ def test_who_asks_for_a_kind_of_machine_goes_there_or_waits(see: See) -> None:
     assert avoiding == {"ray.io/market-type": "spot", "ray.io/node-id": "!in(a)"}
     asked = see().selector(NEEDS, avoid_spot=False, market="spot")
     assert asked == {"ray.io/market-type": "spot", "ray.io/node-id": "!in(a,b,c)"}
+
+
+def test_a_group_is_kept_off_a_node_only_where_the_others_can_hold_all_of_it(see: See) -> None:
+    needs = Resources(cpu=1, workers=4).needs(4)
+    assert see(a=None, b=None, c=None).selector(needs, avoid_spot=False, avoid=["a"]) == {"ray.io/node-id": "!in(a)"}
+    nodes = see(a=None, b=None, c=None)
+    assert nodes.selector(needs, avoid_spot=False, avoid=["a", "b"]) is None, "it would wait for ever"
+    assert nodes.selector(Resources(cpu=1, workers=2).needs(2), avoid_spot=False, avoid=["a", "b"]) == {"ray.io/node-id": "!in(a,b)"}
+
+
+def test_a_node_that_was_drained_has_no_room_before_the_next_look_either(see: See, monkeypatch: pytest.MonkeyPatch) -> None:
+    drained: list[str] = []
+    monkeypatch.setattr(private, "drain", lambda node_id, *_: drained.append(node_id))
+    nodes = see(a=None, b=None)
+    nodes.drain("b", "told so")
+    nodes._drain_asked()
+    assert drained == ["b"]
+    assert nodes.room(SHAPE) == Room(slots=2, widest=2)

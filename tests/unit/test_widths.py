@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from regrow.infra.coordinator.room import Room
 from regrow.live.board import Board
 from regrow.search.events import AnyEvent, Capacity, Closing, Ended, Place, Started, Waited
 from regrow.search.lifecycle import TrialState
@@ -110,8 +111,22 @@ def test_a_group_that_waits_in_vain_goes_on_with_the_least_that_it_must_have() -
     assert "trial 0 asks for 1 worker: it waited 30 s for 3 workers, and goes on with fewer" in told
 
 
+def test_where_the_cluster_has_not_so_many_any_more_it_goes_on_at_once_with_as_many_as_that_has() -> None:
+    at = desk([1, 4], slots=4, trials=1)
+    assert widths(at.events) == [(0, 4)]
+    assert grow(at, 3) == [], "that it waits is for the coordinator to say"
+    ended, began = wait(at, 0, 0.0)
+    assert isinstance(ended, Ended)
+    assert ended.message == "there is no room for 4 workers any more, and it goes on with fewer"
+    assert widths([began]) == [(0, 3)]
+    assert grow(at, 4) == [], "it waits for three, which may be there in a moment"
+    assert widths(wait(at, 0, 30.0)) == [(0, 1)]
+
+
 def test_one_of_a_fixed_size_waits_on() -> None:
     at = desk(3, slots=3, trials=1)
+    assert wait(at, 0, 3600.0) == []
+    assert grow(at, 2) == []
     assert wait(at, 0, 3600.0) == []
 
 
@@ -165,6 +180,14 @@ def test_the_coordinator_says_who_has_been_waiting_for_so_long(office: Office) -
     office.instructions()
     assert [(e.trial, e.attempt) for e in office.events if isinstance(e, Waited)] == [(0, 1)], "nor is there less to ask for"
     assert office.history.trials[1].attempts[0].width == 2
+
+
+def test_the_coordinator_says_at_once_who_waits_for_more_than_the_cluster_has(office: Office) -> None:
+    office.instructions()
+    office.report(Progress(trial=1, attempt=1, began=Arrival(place=Place("a", "n1"), others=(Place("b", "n2"),), task_run="run-1")))
+    told = office.instructions(Room(slots=3, widest=1))
+    assert told.forget == ((0, 1),)
+    assert [(a.trial, a.attempt, a.width) for a in told.submit] == [(0, 2, 1)]
 
 
 # ---- whole experiments ------------------------------------------------------------------------------------------------
