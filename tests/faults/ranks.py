@@ -185,7 +185,7 @@ async def _lost(broken: GroupBroken, killed: Sequence[bool]) -> tuple[Cause, str
 
     loop = asyncio.get_running_loop()
     refs = [loop.create_future() for _ in range(1 + len(killed))]
-    refs[0].set_result(Broken(rank=broken.rank, why=broken.why, elsewhere=False))
+    refs[0].set_result(Broken(rank=broken.rank, why=broken.why, elsewhere=False, silent=broken.silent))
     for ref, dead in zip(refs[1:], killed, strict=True):
         if dead:
             ref.set_exception(ray.exceptions.WorkerCrashedError())
