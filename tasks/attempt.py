@@ -152,20 +152,14 @@ def _left_by(overdue: Overdue, reporter: Reporter, group: Group, place: Place) -
         _LOG.warning("%s; this rank did not notice, and is ended", wrong)
         # Said here: all that anybody else sees is that this process ends.
         reporter.silent_node = _silent(wrong, group, place)
-        overdue.end("lost", "preempted" if _elsewhere(wrong, group, place) else "infrastructure", wrong.why)
+        overdue.end("lost", "preempted" if wrong.elsewhere(place, group.places) else "infrastructure", wrong.why)
 
     return leave
 
 
-def _elsewhere(broken: GroupBroken, group: Group, place: Place) -> str:
-    """The node of the rank that is gone; empty if that is this one's."""
-    there = dict(enumerate(group.places, 1)).get(broken.rank, place)
-    return there.node_id if there.node_id != place.node_id else ""
-
-
 def _silent(broken: GroupBroken, group: Group, place: Place) -> str:
     """The node that may be cut off; empty for none."""
-    return _elsewhere(broken, group, place) if broken.silent else ""
+    return broken.elsewhere(place, group.places) if broken.silent else ""
 
 
 def _leaving(host: Host) -> Callable[[], None]:

@@ -78,6 +78,11 @@ class GroupBroken(BaseException):
     def __str__(self) -> str:
         return self.why
 
+    def elsewhere(self, own: Place, others: Sequence[Place]) -> str:
+        """The node of the rank, if that is another one than `own`; else empty. `others`: from rank 1 on."""
+        there = dict(enumerate(others, 1)).get(self.rank, own)
+        return there.node_id if there.node_id != own.node_id else ""
+
 
 class PartMissing(RegrowError):
     """A rank has no part of a checkpoint: it counts for none. The message says which, and why."""

@@ -165,9 +165,8 @@ def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meetin
         variables.put(leader.variables)
         return _run_here(shared, assignment, task_run, leader)
     except GroupBroken as broken:
-        there = dict(enumerate(leader.places, 1)).get(broken.rank)
-        elsewhere = there is not None and there.node_id != place.node_id
-        return Broken(rank=broken.rank, why=broken.why, elsewhere=elsewhere, silent=broken.silent)
+        elsewhere = broken.elsewhere(place, leader.places)
+        return Broken(rank=broken.rank, why=broken.why, elsewhere=bool(elsewhere), silent=broken.silent)
     finally:
         leader.close()
 
