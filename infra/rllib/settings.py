@@ -121,7 +121,7 @@ def _settings(config: Any) -> dict[str, _Setting]:
             own = vars(cls).get(group)
             for name, argument in inspect.signature(own).parameters.items() if own is not None else ():
                 if argument.default is NotProvided and not name.startswith("_"):
-                    whole = {*get_args(argument.annotation)} == {int, type(None)} and not name.startswith(_FRACTIONS)
+                    whole = get_args(argument.annotation) == (int, type(None)) and not name.startswith(_FRACTIONS)
                     found.setdefault(name, _Setting(getattr(type(config), group), whole))
     return found
 
