@@ -1,9 +1,12 @@
-"""PPO of RLlib's on CartPole to a return of 450 within 60 iterations, its process killed once on the way.
+"""PPO of RLlib's on CartPole: ours beside plain RLlib and Ray Tune on the same work; then ours to a return of 450, killed once.
 
-    python benchmarks/rllib_cartpole.py --kill-after 5
+    python benchmarks/rllib_cartpole.py --rounds 2 --iterations 15
 
-Prints the iterations and seconds that it took, and the counters of the last step before the kill and of the first after it:
-they must go on by one iteration and one batch. Returns are not compared, as environments are not saved.
+The three take turns, each in a process, a folder and a home of its own, with an env runner and a checkpoint after each iteration.
+Told are the seconds from the command to the first iteration's end, those of an iteration, and those of all of it: medians and
+ranges of the rounds, and ratios to plain RLlib. Then the iterations and seconds of ours to 450, within 60, with one SIGKILL of
+the trial's process, and its counters around it, which must go on by one iteration and one batch. Returns are not compared, as
+environments are not saved.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import os
 import secrets
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +29,8 @@ import psutil
 
 GOAL, MOST, BATCH = 450.0, 60, 4000
 MARK = "REGROW_BENCH"
+SIDES = ("ours", "plain", "tune")
+SIDES_FILE = Path(__file__).with_name("rllib_cartpole_sides.py")
 SPEC: dict[str, Any] = {
     "name": "cartpole", "rllib": {"algorithm": "PPO", "env": "CartPole-v1", "env_runners": 1}, "metric": "return", "mode": "max",
     "space": {
@@ -36,10 +42,13 @@ SPEC: dict[str, Any] = {
 
 
 def main() -> None:
-    """Runs it once; exits with 1 if the goal was missed or a counter is wrong."""
+    """Exits with 1 if the goal was missed or a counter is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kill-after", type=int, default=5, help="durable checkpoints before the kill")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--iterations", type=int, default=15)
     asked = parser.parse_args()
+    compared(asked.rounds, asked.iterations)
     with tempfile.TemporaryDirectory(prefix="regrow-bench-") as folder:
         points, killed_at, seconds = measured(Path(folder), asked.kill_after)
     steps = [int(point["env_steps"]) for point in points]
@@ -53,6 +62,48 @@ def main() -> None:
     print(f"steps of the environment an iteration: {min(exact)} to {max(exact)}")
     right = [point["iterations"] for point in points] == [float(point["step"]) for point in points]
     sys.exit(0 if last["return"] >= GOAL and len(points) <= MOST and right else 1)
+
+
+def compared(rounds: int, iterations: int) -> None:
+    """Prints a table of the three sides."""
+    found: dict[str, list[tuple[float, ...]]] = {side: [] for side in SIDES}
+    loads = []
+    for number in range(rounds):
+        for side in (*SIDES[number % 3 :], *SIDES[: number % 3]):
+            loads.append(os.getloadavg()[0])
+            with tempfile.TemporaryDirectory(prefix="regrow-bench-") as folder:
+                found[side].append(one(side, Path(folder), iterations))
+    for place, what in enumerate(("command to first iteration, s", "an iteration, s", f"{iterations} iterations, process, s")):
+        medians = {side: statistics.median(row[place] for row in rows) for side, rows in found.items()}
+        cells = []
+        for side, rows in found.items():
+            values = [row[place] for row in rows]
+            ratio = medians[side] / medians["plain"]
+            cells.append(f"{side} {medians[side]:.2f} ({min(values):.2f} to {max(values):.2f}, {ratio:.2f} of plain)")
+        print(f"{what}: {'; '.join(cells)}")
+    print(f"load {min(loads):.1f} to {max(loads):.1f}")
+
+
+def one(side: str, folder: Path, iterations: int) -> tuple[float, ...]:
+    """Seconds to the first iteration's end, of an iteration (median), and of the process."""
+    noted = folder / "iterations"
+    if side == "ours":
+        (folder / "cartpole.yaml").write_text(json.dumps({**SPEC, "max_steps": iterations, "stop": {}}))
+        typed = [sys.executable, "-m", "regrow", "run", "cartpole.yaml", "--quiet"]
+    else:
+        settings = {**SPEC["space"], "model": {**SPEC["space"]["model"], "fcnet_hiddens": [32]}}
+        typed = [sys.executable, str(SIDES_FILE), side, str(iterations), json.dumps(settings), str(noted)]
+    begun, ticking = time.time(), time.monotonic()
+    environment = {**os.environ, "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    subprocess.run(typed, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    whole = time.monotonic() - ticking
+    if side == "ours":
+        times = [row[1] for event in events(folder) if event["event"] == "reported" for row in event["rows"]]
+    else:
+        times = [float(line) for line in noted.read_text().splitlines()]
+    if len(times) != iterations:
+        sys.exit(f"{side}: {len(times)} iterations instead of {iterations}")
+    return times[0] - begun, statistics.median(b - a for a, b in itertools.pairwise(times)), whole
 
 
 def measured(folder: Path, kill_after: int) -> tuple[list[dict[str, Any]], int, float]:
