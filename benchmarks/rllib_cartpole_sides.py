@@ -1,4 +1,4 @@
-"""The other two sides of `rllib_cartpole.py`: plain RLlib, and Ray Tune. Each iteration is noted, and followed by a checkpoint."""
+"""The other two sides of `rllib_cartpole.py`: plain RLlib, and Ray Tune. A checkpoint follows each iteration."""
 
 from __future__ import annotations
 
