@@ -146,7 +146,7 @@ class Replica:
 def main() -> None:
     """Until SIGTERM, or until the supervisor is gone."""
     log_to_terminal()
-    token = os.environ.pop(TOKEN, None)
+    token = os.environ.pop(TOKEN, "").strip() or None
     line = Line(int(sys.argv[1]))
     setup = next(line.orders(), None)
     if not isinstance(setup, Setup):

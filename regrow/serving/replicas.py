@@ -98,6 +98,8 @@ class Replicas:
         self._setup = structs.replace(setup, sockets=[one.fileno() for one in sockets])
         self._count = count
         self._chosen: dict[Role, Chosen] = {}
+        self._tried = False
+        """Whether a checkpoint was tried already."""
         self._children: dict[int, Child] = {}
         self._lock = threading.Lock()
         """Between a process that starts with what is chosen, and a choice that is told to all that were started."""
@@ -129,25 +131,26 @@ class Replicas:
     def offer(self, chosen: Chosen) -> Refused | None:
         """Tries a checkpoint, and has all answer with it; returns why not if it is refused: then all stays as it was.
 
-        Where something is served already, it is tried in a process of its own: a model that hangs, or takes its process with
-        it, harms nobody there.
+        It is tried in a process of its own: a model that hangs, or takes its process with it, harms nobody there. But for the
+        first one, as nobody is answered yet: that one begins sooner without.
         """
-        refused = self._rehearsed(chosen) if self._chosen else None
-        if refused is not None:
-            return refused
-        first = not self._chosen
-        with self._lock:
-            if not first:
-                self._chosen[chosen.role] = chosen
+        first = None
+        if self._tried:
+            if (refused := self._rehearsed(chosen)) is not None:
+                return refused
+        else:
+            self._tried = True
+            with self._lock:
+                first = self._children[min(self._children)]
+            if (refused := self._loaded(first, chosen)) is not None:
+                return refused
+        with self._lock:  # those that start from now on begin with it
+            self._chosen[chosen.role] = chosen
             children = dict(self._children)
         for number, child in sorted(children.items()):
-            refused = self._loaded(child, chosen)
-            if refused is None and chosen.role not in self._chosen:
-                with self._lock:  # the first one has shown that it can be served: those that start from now on begin with it
-                    self._chosen[chosen.role] = chosen
-            elif refused is not None and first and chosen.role not in self._chosen:
-                return refused
-            elif refused is not None and not self._ending.is_set():
+            if child is first:  # it has it
+                continue
+            if (refused := self._loaded(child, chosen)) is not None and not self._ending.is_set():
                 _LOG.error("replica %d: %s; it is started again, with that checkpoint", number, refused.why)
                 self._kill(child)
         return None
@@ -208,10 +211,12 @@ class Replicas:
             if isinstance(answer, Loaded | Refused) and answer.manifest == chosen.manifest:
                 return answer if isinstance(answer, Refused) else None
             answer = child.answer(deadline - time.monotonic())  # that was the answer to something earlier
-        if child.process.poll() is None:
+        try:
+            code = child.process.wait(1.0)  # it is heard to be gone a moment before it is
+        except subprocess.TimeoutExpired:
             self._kill(child)
             return Refused(manifest=chosen.manifest, why=f"it was not loaded within {LOAD_SECONDS:g} s")
-        return Refused(manifest=chosen.manifest, why=f"the process ended while it was loaded ({_ended(child.process.wait())})")
+        return Refused(manifest=chosen.manifest, why=f"the process ended while it was loaded ({_ended(code)})")
 
     def _rehearsed(self, chosen: Chosen) -> Refused | None:
         with self._lock:
