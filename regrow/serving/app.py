@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from regrow.serving import documented
@@ -82,12 +83,15 @@ class Answers:
         parts, size = [], int(told) if told.isdigit() else 0
         if size <= most:
             size = 0
-            async for part in request.stream():
-                parts.append(part)
-                if (size := size + len(part)) > most:
-                    break
-            else:
-                return b"".join(parts)
+            try:
+                async for part in request.stream():
+                    parts.append(part)
+                    if (size := size + len(part)) > most:
+                        break
+                else:
+                    return b"".join(parts)
+            except ClientDisconnect:
+                raise Refusal(400, "the body ended early") from None  # heard by nobody, but counted
         raise Refusal(413, f"the body is larger than {most} bytes")
 
     def _read(self, body: bytes) -> tuple[list[Any], bool]:

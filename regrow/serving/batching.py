@@ -28,14 +28,16 @@ class Limits:
 
 
 class Batcher:
-    """Gathers inputs and hands them to `run`, in a thread of its own, one batch at a time.
+    """Gathers inputs and hands them to `run`, in `thread` (None: one of its own), one batch at a time.
 
     A batch goes once it is full, or once as many inputs are there as have lately been asked for at a time, or when its first one
     has waited long enough. So a single client never waits for others that do not come: with a plain wait of 5 ms its
     requests would take 5 ms longer.
     """
 
-    def __init__(self, run: Callable[[list[Any]], Sequence[Result]], limits: Limits) -> None:
+    def __init__(
+        self, run: Callable[[list[Any]], Sequence[Result]], limits: Limits, thread: ThreadPoolExecutor | None = None
+    ) -> None:
         self._run, self._limits = run, limits
         self._waiting: deque[tuple[float, Any, asyncio.Future[Result]]] = deque()
         self._open = 0
@@ -45,7 +47,7 @@ class Batcher:
         self._came = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="predict")
+        self._thread = thread or ThreadPoolExecutor(1)
         self._pump = asyncio.create_task(self._batches())
 
     async def ask(self, inputs: Sequence[Any]) -> list[Result]:

@@ -144,7 +144,10 @@ class Following:
             if wanted.trial is not None and wanted.trial >= len(self.history.trials):
                 option = "--canary" if wanted.role == "canary" else "--trial"
                 raise UserError(f"{option}: {self.name!r} has no trial {wanted.trial} (it has {len(self.history.trials)})")
-        self.settle(stop)
+        try:
+            self.settle(stop)
+        except OSError as error:
+            raise UserError(f"{self.scratch} cannot take a checkpoint's files ({error}); TMPDIR names another place") from error
         if stop.is_set():
             return
         for wanted in self.wanted:

@@ -24,7 +24,8 @@ class Model:
                 told(str(chosen.trial), len(inputs))
             return computing.run(inputs)
 
-        self.batcher = Batcher(run, Limits(most=kind.max_batch, wait=kind.max_wait, waiting=kind.max_waiting))
+        limits = Limits(most=kind.max_batch, wait=kind.max_wait, waiting=kind.max_waiting)
+        self.batcher = Batcher(run, limits, computing.thread)
 
 
 class Models:

@@ -92,13 +92,10 @@ class Replica:
     def load(self, chosen: Chosen, sample: str | None) -> Computing | None:
         """The checkpoint, loaded and tried; None if it is refused, which is said."""
         try:
-            computing = Computing(self.kind, Path(chosen.folder), chosen.config)
-            if (example := example_of(self.kind, sample)) is not None:
-                computing.warm_up(example)
+            return Computing(self.kind, Path(chosen.folder), chosen.config, example_of(self.kind, sample))
         except BaseException as error:  # noqa: BLE001 - the user's code, whatever it does
             self.line.say(Refused(manifest=chosen.manifest, why=in_a_line(error), trace=user_trace(error)))
             return None
-        return computing
 
     async def serve(self, token: str | None) -> None:
         """Answers until told to end."""

@@ -11,7 +11,7 @@ class Served:
     """A model that `regrow serve NAME --model FILE.py:CLASS` answers with.
 
     A subclass has the pydantic model `Input`, and the methods `load` and `predict`. An instance is made, without arguments, for
-    each checkpoint that is served. `predict` runs in one thread per checkpoint, never twice at a time for the same one.
+    each checkpoint that is served. Its `load` and `predict` run in one thread, so never two calls at a time.
     """
 
     Input: ClassVar[Any]

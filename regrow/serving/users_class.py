@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,19 @@ def _checked(path: str, kind: Any) -> type[Served]:
 
 
 class Computing:
-    """A loaded model: lists of inputs in, their outputs as JSON."""
+    """A loaded model: lists of inputs in, their outputs as JSON.
 
-    def __init__(self, kind: type[Served], folder: Path, config: dict[str, Any]) -> None:
-        """Loads it. Whatever the user's `load` raises passes through."""
-        self._model = kind()
-        self._dump = _dumper(kind)
-        self._model.load(folder, config)
+    It is loaded and called in one thread, `thread`: what a library keeps for each thread (PyTorch: whether gradients are wanted)
+    is in `predict` as `load` has set it.
+    """
+
+    def __init__(self, kind: type[Served], folder: Path, config: dict[str, Any], example: BaseModel | None = None) -> None:
+        """Loads it, and tries it with `example`, if there is one. Whatever the user's code raises passes through."""
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        wrong = self.thread.submit(self._load, kind, folder, config, example).result()
+        if wrong is not None:
+            self.thread.shutdown(wait=False)
+            raise wrong
 
     def run(self, inputs: list[Any]) -> Sequence[Result]:
         """The result for each input: those of one that raised are computed one by one, so that it is known whose fault it is."""
@@ -74,11 +81,15 @@ class Computing:
                 return [error]
         return [self.run([each])[0] for each in inputs]
 
-    def warm_up(self, example: BaseModel) -> None:
-        """One call; raises what comes of it."""
-        result = self.run([example])[0]
-        if isinstance(result, BaseException):
-            raise result
+    def _load(self, kind: type[Served], folder: Path, config: dict[str, Any], example: BaseModel | None) -> BaseException | None:
+        try:
+            self._dump = _dumper(kind)
+            self._model = kind()
+            self._model.load(folder, config)
+            result = b"" if example is None else self.run([example])[0]
+        except BaseException as error:  # noqa: BLE001 - the user's code, whatever it does
+            return error
+        return None if isinstance(result, bytes) else result
 
     def _outputs(self, inputs: list[Any]) -> list[Any]:
         outputs = list(self._model.predict(inputs))

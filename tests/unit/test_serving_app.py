@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import threading
+import weakref
 from collections import Counter
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
@@ -205,6 +208,30 @@ def test_a_request_that_is_under_way_ends_on_the_model_that_began_it() -> None:
         return [(one.headers["Regrow-Trial"], one.json()) for one in (await first, second)]
 
     assert serving.run(ask) == [("1", 1), ("2", 2)]
+
+
+def test_a_model_whose_place_another_one_has_taken_is_let_go() -> None:
+    """Each would keep its memory otherwise, and its thread, for as long as the process lives."""
+    made: list[weakref.ref[Double]] = []
+
+    class Counted(Double):
+        def load(self, folder: Path, config: dict[str, Any]) -> None:
+            super().load(folder, config)
+            made.append(weakref.ref(self))
+
+    serving = Answering(Counted)
+
+    async def ask(client: httpx.AsyncClient) -> int:
+        before = threading.active_count()
+        for number in range(5):
+            await client.post("/predict", json={"x": 1})
+            serving.switch(number)
+        await asyncio.sleep(0.1)
+        gc.collect()
+        return threading.active_count() - before
+
+    assert serving.run(ask) <= 0
+    assert [one() is None for one in made] == [True] * 5 + [False]
 
 
 def test_the_canary_gets_its_share_and_no_more() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from regrow.serving.serve import TOKEN, Asked, Canary, guarded
 from regrow.serving.serve import serve as served
 from regrow.serving.users_class import Computing, example_of, found
 from regrow.tasks.errors import UserCodeError, UserError
-from tests.unit.answering import Double
+from tests.unit.answering import Answering, Double
 from tests.unit.kept import Kept
 
 HEAD = "from pydantic import BaseModel, RootModel\nimport regrow as rg\n"
@@ -96,9 +98,26 @@ def test_an_example_that_is_no_input_is_told_and_the_class_has_the_first_word() 
 
 
 def test_a_warm_up_raises_what_the_model_does() -> None:
-    computing = Computing(Double, Path(), {"by": "no number"})
+    Computing(Double, Path(), {"by": "no number"})
     with pytest.raises(TypeError):
-        computing.warm_up(Double.Input(x=1.5))
+        Computing(Double, Path(), {"by": "no number"}, Double.Input(x=1.5))
+
+
+def test_a_model_is_loaded_tried_and_called_in_one_thread() -> None:
+    threads: list[int] = []
+
+    class Threaded(Double):
+        def load(self, folder: Path, config: dict[str, Any]) -> None:
+            threads.append(threading.get_ident())
+
+        def predict(self, inputs: list[Any]) -> list[float]:
+            threads.append(threading.get_ident())
+            return [0.0] * len(inputs)
+
+    Answering(Threaded).post([{"x": 1}] * 20)
+    assert len(threads) == 3
+    assert len(set(threads)) == 1
+    assert threading.get_ident() not in threads
 
 
 # ---- options -----------------------------------------------------------------------------------------------------------
