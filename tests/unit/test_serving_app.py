@@ -289,6 +289,7 @@ def test_the_metrics_count_requests_errors_latency_and_batches_by_trial() -> Non
     assert found['regrow_serve_requests_total{status="500",trial="7"}'] == "1.0"
     assert found['regrow_serve_requests_total{status="422",trial=""}'] == "1.0"
     assert found['regrow_serve_errors_total{trial="7"}'] == "1.0"
+    assert 'regrow_serve_errors_total{trial=""}' not in found, "what is no input is no error of the server"
     assert found['regrow_serve_seconds_count{trial="7"}'] == "3.0"
     assert float(found['regrow_serve_seconds_sum{trial="7"}']) > 0
     assert found['regrow_serve_batch_inputs_sum{trial="7"}'] == "22.0"

@@ -194,23 +194,29 @@ def test_one_that_is_refused_is_not_tried_again_and_the_next_best_is(
     ]
 
 
+class Away(MemoryStore):
+    """Another's store, whose checkpoints are out of reach for now."""
+
+    def __init__(self, behind: Store) -> None:
+        super().__init__()
+        self.behind, self.away, self.asked = behind, True, 0
+
+    def read(self, key: str) -> bytes:
+        if self.away and key.startswith("manifests/"):
+            self.asked += 1
+            raise Unavailable(key, "away")
+        return self.behind.read(key)
+
+    def fetch(self, key: str, path: Path) -> None:
+        self.behind.fetch(key, path)
+
+    def list(self, prefix: str) -> list[str]:
+        return self.behind.list(prefix)
+
+
 def test_a_store_that_is_away_refuses_nothing(kept: Kept, tmp_path: Path) -> None:
-    class Away(MemoryStore):
-        away = True
-
-        def read(self, key: str) -> bytes:
-            if self.away and key.startswith("manifests/"):
-                raise Unavailable(key, "away")
-            return kept.store.read(key)
-
-        def fetch(self, key: str, path: Path) -> None:
-            kept.store.fetch(key, path)
-
-        def list(self, prefix: str) -> list[str]:
-            return kept.store.list(prefix)
-
     kept.best(0.5)
-    store, taking = Away(), Taking()
+    store, taking = Away(kept.store), Taking()
     found = following(kept, tmp_path, taking, store=store)
     found.read()
     with pytest.raises(Unavailable):
@@ -277,15 +283,35 @@ def test_a_model_that_is_refused_at_once_is_told_with_its_traceback(kept: Kept, 
     assert told.value.trace == "Traceback ...\n"
 
 
-def test_it_waits_for_the_first_checkpoint_and_says_once_what_is_in_the_way(
+def test_a_store_that_is_away_is_told_once_and_asked_again(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "TROUBLE_SECONDS", 0.01)
+    kept.best(0.5)
+    store, taking, stop = Away(kept.store), Taking(), threading.Event()
+    found = following(kept, tmp_path, taking, store=store)
+    thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
+    with caplog.at_level("WARNING", logger="regrow.serving"):
+        thread.start()
+        while store.asked < 5:
+            time.sleep(0.005)
+        store.away = False
+        while not found.serving:
+            time.sleep(0.005)
+        stop.set()
+        thread.join(10)
+    assert [one.getMessage() for one in caplog.records] == [
+        "kept: manifests/0/1/0000000001.json is out of reach for now: away; waiting"
+    ]
+
+
+def test_it_waits_for_the_first_checkpoint_in_silence(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(module, "TROUBLE_SECONDS", 0.01)
     taking, stop = Taking(), threading.Event()
     found = following(kept, tmp_path, taking)
-    best = kept.best(0.5, said=False)
-    kept.drop(best, said=False)
+    kept.best(0.5, said=False)
     thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
     with caplog.at_level("WARNING", logger="regrow.serving"):
         thread.start()
