@@ -48,6 +48,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     sample: str | None = None
 
 
+class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):
+    """Every process has loaded the checkpoint: it answers from now on, which is said by `Loaded` once more."""
+
+    role: Role
+    manifest: str
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
     """It is to say which input came last."""
 
@@ -57,7 +64,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
-    """The checkpoint is loaded, was tried, and answers from now on."""
+    """The checkpoint is loaded and was tried."""
 
     manifest: str
 
@@ -83,7 +90,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
     text: str | None
 
 
-Order = Setup | Chosen | Ask
+Order = Setup | Chosen | Switch | Ask
 Word = Ready | Loaded | Refused | Wrong | Sample
 _encoder = msgspec.json.Encoder()
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)

@@ -35,16 +35,25 @@ class Models:
         self.share = share
         self.main: Model | None = None
         self.canary: Model | None = None
+        self.next: dict[Role, Model] = {}
+        """Those that are loaded, and wait until every other process has loaded them, too."""
         self._chance = chance or random.Random()  # noqa: S311 - which request the canary gets is no secret
         self._closing: set[asyncio.Task[None]] = set()
 
     def pick(self) -> Model | None:
         """The model for the next request; None while there is none. By chance, as clients that ask in turns would always meet
         the same one otherwise.
+
+        The first one answers as soon as it is loaded: another process may have switched already, and told its client to be ready.
         """
         if self.canary is not None and self._chance.random() < self.share:
             return self.canary
-        return self.main
+        return self.main or self.next.get("main")
+
+    def release(self, role: Role, manifest: str) -> None:
+        """The model that waits takes its place, if it is that of this manifest."""
+        if role in self.next and self.next[role].chosen.manifest == manifest:
+            self.switch(role, self.next.pop(role))
 
     def switch(self, role: Role, model: Model) -> None:
         """From now on requests get it; those that the one before has begun end there."""

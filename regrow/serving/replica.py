@@ -22,7 +22,7 @@ import uvicorn
 
 from regrow.serving import messages
 from regrow.serving.app import Answers
-from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Sample, Setup, Word, Wrong
+from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Sample, Setup, Switch, Word, Wrong
 from regrow.serving.metrics import Metrics
 from regrow.serving.models import Model, Models
 from regrow.serving.said import log_to_terminal
@@ -103,7 +103,7 @@ class Replica:
         sockets = [socket.socket(fileno=descriptor) for descriptor in self.setup.sockets]
         for chosen in self.setup.chosen:  # before it takes the first connection: those wait meanwhile, and none fails
             if (computing := self.load(chosen, self.setup.sample)) is not None:
-                self._switch(chosen, computing)
+                self.models.switch(chosen.role, self._model(chosen, computing))
         config = uvicorn.Config(
             self.answers.app(token), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
             lifespan="off", timeout_graceful_shutdown=int(GRACE_SECONDS), timeout_keep_alive=65,
@@ -125,16 +125,25 @@ class Replica:
         threading.Thread(target=self._obey, args=(loop, end), daemon=True, name="orders").start()
         await server.serve(sockets)
 
-    def _switch(self, chosen: Chosen, computing: Computing) -> None:
-        self.models.switch(chosen.role, Model(chosen, computing, self.kind, self.metrics.batch))
+    def _model(self, chosen: Chosen, computing: Computing) -> Model:
+        return Model(chosen, computing, self.kind, self.metrics.batch)
+
+    def _hold(self, chosen: Chosen, computing: Computing) -> None:
+        self.models.next[chosen.role] = self._model(chosen, computing)
         self.line.say(Loaded(manifest=chosen.manifest))
+
+    def _release(self, switch: Switch) -> None:
+        self.models.release(switch.role, switch.manifest)
+        self.line.say(Loaded(manifest=switch.manifest))
 
     def _obey(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
         """In a thread: what is loaded here keeps nobody waiting."""
         for order in self.line.orders():
             if isinstance(order, Chosen):
                 if (computing := self.load(order, self.answers.sample)) is not None:
-                    loop.call_soon_threadsafe(self._switch, order, computing)
+                    loop.call_soon_threadsafe(self._hold, order, computing)
+            elif isinstance(order, Switch):
+                loop.call_soon_threadsafe(self._release, order)
             else:
                 self.line.say(Sample(text=self.answers.sample))
         loop.call_soon_threadsafe(end)  # the supervisor is gone

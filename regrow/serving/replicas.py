@@ -21,11 +21,13 @@ from pathlib import Path
 from msgspec import structs
 
 from regrow.serving import messages
-from regrow.serving.messages import Ask, Chosen, Loaded, Ready, Refused, Role, Sample, Setup, Word, Wrong
+from regrow.serving.messages import Ask, Chosen, Loaded, Ready, Refused, Role, Sample, Setup, Switch, Word, Wrong
 from regrow.tasks.errors import UserCodeError, UserError
 
 LOAD_SECONDS = 600.0
 """For a checkpoint to be loaded and tried; one that takes longer is refused."""
+SWITCH_SECONDS = 5.0
+"""For all to say that they answer with it; they do so in milliseconds."""
 SAMPLE_SECONDS = 1.0
 """For a replica to say which input came last."""
 END_SECONDS = 25.0
@@ -71,14 +73,12 @@ class Child:
         self.answers.put(None)
         return self.process.wait()
 
-    def ask(self, order: messages.Order, seconds: float) -> Word | None:
-        """Its answer; None if it is gone, or silent for so long."""
+    def forget(self) -> None:
+        """What it said until now answers nothing that it is asked from here on."""
         while not self.answers.empty():
             if self.answers.get() is None:
                 self.answers.put(None)  # for whoever asks next
-                return None
-        self.say(order)
-        return self.answer(seconds)
+                return
 
     def answer(self, seconds: float) -> Word | None:
         """The next thing that it says; None if it is gone, or silent for so long."""
@@ -89,6 +89,21 @@ class Child:
         if answer is None:
             self.answers.put(None)
         return answer
+
+    def await_loaded(self, manifest: str, seconds: float) -> Loaded | Refused | None:
+        """What it says of a checkpoint; None if it is gone, or says nothing of it for so long."""
+        deadline = time.monotonic() + seconds
+        while (answer := self.answer(deadline - time.monotonic())) is not None:
+            if isinstance(answer, Loaded | Refused) and answer.manifest == manifest:
+                return answer
+        return None
+
+    def sample(self) -> str | None:
+        """The last valid input that came to it, as JSON; None for none, and where it does not say."""
+        self.forget()
+        self.say(Ask())
+        said = self.answer(SAMPLE_SECONDS)
+        return said.text if isinstance(said, Sample) else None
 
 
 class Replicas:
@@ -153,6 +168,11 @@ class Replicas:
             if (refused := self._loaded(child, chosen)) is not None and not self._ending.is_set():
                 _LOG.error("replica %d: %s; it is started again, with that checkpoint", number, refused.why)
                 self._kill(child)
+        # All of them at the same time: else who asks twice would meet the new one, and then the old one.
+        for child in children.values():
+            child.say(Switch(role=chosen.role, manifest=chosen.manifest))
+        for child in children.values():
+            child.await_loaded(chosen.manifest, SWITCH_SECONDS)
         return None
 
     def end(self) -> None:
@@ -205,12 +225,10 @@ class Replicas:
             patience = min(2 * patience, PATIENCE_SECONDS[1])
 
     def _loaded(self, child: Child, chosen: Chosen) -> Refused | None:
-        deadline = time.monotonic() + LOAD_SECONDS
-        answer = child.ask(chosen, LOAD_SECONDS)
-        while answer is not None:
-            if isinstance(answer, Loaded | Refused) and answer.manifest == chosen.manifest:
-                return answer if isinstance(answer, Refused) else None
-            answer = child.answer(deadline - time.monotonic())  # that was the answer to something earlier
+        child.forget()
+        child.say(chosen)
+        if (answer := child.await_loaded(chosen.manifest, LOAD_SECONDS)) is not None:
+            return answer if isinstance(answer, Refused) else None
         try:
             code = child.process.wait(1.0)  # it is heard to be gone a moment before it is
         except subprocess.TimeoutExpired:
@@ -221,8 +239,7 @@ class Replicas:
     def _rehearsed(self, chosen: Chosen) -> Refused | None:
         with self._lock:
             others = list(self._children.values())
-        samples = (child.ask(Ask(), SAMPLE_SECONDS) for child in others)
-        sample = next((one.text for one in samples if isinstance(one, Sample) and one.text), None)
+        sample = next((text for child in others if (text := child.sample())), None)
         child = Child(structs.replace(self._setup, sockets=[], chosen=[chosen], sample=sample))
         said: list[Word] = []
         late = threading.Timer(LOAD_SECONDS, self._kill, [child])

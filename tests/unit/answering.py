@@ -46,12 +46,19 @@ class Answering:
 
     def switch(self, trial: int, by: float = 2, role: Role = "main") -> None:
         """Another checkpoint answers from now on."""
+        self.models.switch(role, self._model(trial, by, role))
+
+    def hold(self, trial: int, role: Role = "main") -> None:
+        """Another checkpoint is loaded, and waits."""
+        self.models.next[role] = self._model(trial, 2, role)
+
+    def _model(self, trial: int, by: float, role: Role) -> Model:
         chosen = Chosen(
             role=role, trial=trial, step=3, metric="score", mode="max", value=0.5, manifest=f"manifests/{trial}", folder="/none",
             config={"by": by}, since=0.0,
         )
         computing = Computing(self.kind, Path(chosen.folder), chosen.config)
-        self.models.switch(role, Model(chosen, computing, self.kind, self.metrics.batch))
+        return Model(chosen, computing, self.kind, self.metrics.batch)
 
     def run(self, what: Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]], base: str = "http://localhost:8000") -> Any:
         """What comes of it, with the application served."""

@@ -263,6 +263,27 @@ def test_until_a_model_is_loaded_it_lives_and_is_not_ready() -> None:
     assert Answering().get("/readyz").status_code == 200
 
 
+def test_the_first_model_answers_before_it_is_announced_and_a_later_one_after_that() -> None:
+    """Another process may have told a client already that the server is ready."""
+    serving = Answering(trial=None)
+
+    async def ask(client: httpx.AsyncClient) -> list[tuple[int, str]]:
+        async def seen() -> tuple[int, str]:
+            ready, answer = await client.get("/readyz"), await client.post("/predict", json={"x": 1})
+            return ready.status_code, answer.headers["Regrow-Trial"]
+
+        found = []
+        for trial in (3, 4):
+            serving.hold(trial)
+            serving.models.release("main", "manifests/another")
+            found.append(await seen())
+            serving.models.release("main", f"manifests/{trial}")
+            found.append(await seen())
+        return found
+
+    assert serving.run(ask) == [(503, "3"), (200, "3"), (200, "3"), (200, "4")]
+
+
 def test_the_version_tells_both_models() -> None:
     serving = Answering(share=0.25)
 
