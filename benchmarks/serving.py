@@ -268,7 +268,8 @@ def running(name: str, command: list[str], folder: Path) -> Iterator[None]:
     """A server, which ends with the block; what it prints is shown where it does not come up."""
     log = folder / f"{name}.log"
     with log.open("wb") as into:
-        process = subprocess.Popen(command, cwd=folder, stdout=into, stderr=into, start_new_session=True)
+        found = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # MLflow starts `uvicorn`
+        process = subprocess.Popen(command, cwd=folder, env=found, stdout=into, stderr=into, start_new_session=True)
     try:
         yield
     except TimeoutError:
