@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regrow.search.errors import SpecError
     from regrow.search.space import choice, constant, grid, logint, loguniform, normal, quniform, randint, uniform
     from regrow.search.spec import Spec
+    from regrow.serving.served import Served
     from regrow.tasks.errors import RegrowError, UserError
     from regrow.tasks.trainable import Trainable
     from regrow.tasks.trial import Trial
@@ -28,6 +29,7 @@ __all__ = [
     "Experiment",
     "RegrowError",
     "Result",
+    "Served",
     "Spec",
     "SpecError",
     "Trainable",
@@ -55,6 +57,7 @@ _PLACES = {
         "choice", "constant", "grid", "logint", "loguniform", "normal", "quniform", "randint", "uniform",
     ),
     "regrow.search.spec": ("Spec",),
+    "regrow.serving.served": ("Served",),
     "regrow.tasks.errors": ("RegrowError", "UserError"),
     "regrow.tasks.trainable": ("Trainable",),
     "regrow.tasks.trial": ("Trial",),

@@ -10,6 +10,8 @@ from contextlib import suppress
 from regrow.tasks.errors import UserError
 
 ANY = ("0.0.0.0", "::")  # noqa: S104 - what a user may choose
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""By which names the loopback is asked."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -58,6 +60,12 @@ def names(host: str) -> list[str]:
             probe.connect((far, 9))
             found.append(str(probe.getsockname()[0]))
     return list(dict.fromkeys(_bracketed(one.partition("%")[0].lower()) for one in found if one))
+
+
+def name_in(header: str) -> str:
+    """The name in a Host header, without the port."""
+    name, mark, port = header.rpartition(":")
+    return (name if mark and port.isdigit() else header).lower()
 
 
 def also_named(variable: str) -> list[str]:

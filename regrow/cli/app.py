@@ -30,6 +30,7 @@ from regrow.cli.run import run
 from regrow.cli.schedule import schedule
 from regrow.cli.schedules import schedules
 from regrow.cli.schema import schema
+from regrow.cli.serve import serve
 from regrow.cli.show import show
 from regrow.cli.simulate import simulate
 from regrow.cli.status import status
@@ -53,8 +54,8 @@ app = typer.Typer(
     help="Machine-learning experiments that cannot be lost.",
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
-    run, try_, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, note, cp, mv, rm, verify, schema,
-    simulate, ui, up, down, status, schedule, schedules,
+    run, try_, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, serve, note, cp, mv, rm, verify,
+    schema, simulate, ui, up, down, status, schedule, schedules,
 )
 """In the order in which `regrow --help` lists them. Each is the one public function of the module of its name."""
 

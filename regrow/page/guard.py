@@ -11,12 +11,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from regrow.infra.machine.addresses import LOCAL_NAMES, name_in
+
 USER = "regrow"
 OPEN = frozenset({"/health"})
 """Asked without a password."""
 HOOKS = "/hooks/"
 """Below it each address has a secret of its own."""
-LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -41,7 +42,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, password: str | None, hosts: Collection[str] = ()) -> None:
         self._app = app
-        self._hosts = LOCAL | {host.lower() for host in hosts}
+        self._hosts = LOCAL_NAMES | {host.lower() for host in hosts}
         self._expected = None if password is None else f"{USER}:{password}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +60,7 @@ class Guard:
 
         headers = Headers(scope=scope)
         refusal: ASGIApp | None = None
-        if _host(headers.get("host", "")) not in self._hosts:
+        if name_in(headers.get("host", "")) not in self._hosts:
             refusal = PlainTextResponse("This page is not served under that name.\n", 421)
         elif not _is_open(scope["path"]) and not self._knows(headers.get("authorization", "")):
             asks = {"WWW-Authenticate": 'Basic realm="regrow", charset="UTF-8"'}
@@ -79,9 +80,3 @@ class Guard:
 
 def _is_open(path: str) -> bool:
     return path in OPEN or path.startswith(HOOKS)
-
-
-def _host(header: str) -> str:
-    """The name in a Host header, without the port."""
-    name, mark, port = header.rpartition(":")
-    return (name if mark and port.isdigit() else header).lower()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from regrow.serving.users_class import Computing, example_of, found
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 AUGMENT = {"shift": 0.3, "noise": 0.1}
@@ -86,3 +89,16 @@ def test_a_restored_network_of_pytorch_goes_on_with_the_same_curve(tmp_path: Pat
     again.load(tmp_path)
     assert [again.step(), again.step()] == after
     assert after[-1]["loss"] < before[0]["loss"]
+
+
+def test_the_class_that_serves_the_digits_answers_as_the_network_does(tmp_path: Path) -> None:
+    digits, kind = example("digits"), found("digits_serve.py:Digits", str(EXAMPLES))
+    digits.train(Session(ADAM, tmp_path, first=1, last=5))
+    _, images, _, labels = digits.data()
+    computing = Computing(kind, tmp_path, ADAM, example_of(kind, None))
+    results = computing.run([kind.Input(pixels=list(image)) for image in images[:100]])
+    answers = [json.loads(one) for one in results if isinstance(one, bytes)]
+    assert sum(answer["digit"] == label for answer, label in zip(answers, labels[:100], strict=True)) > 90
+    assert all(0.1 <= answer["probability"] <= 1 for answer in answers)
+    with pytest.raises(ValueError, match="at least 64 items"):
+        kind.Input(pixels=[0.0])

@@ -71,7 +71,11 @@ HEAVY_ALLOWED = {
 
 
 SERVED = {"fastapi", "jinja2", "starlette", "uvicorn"}
-"""What serves pages: of the face, only the room of the page needs it. No command waits for its import."""
+"""What serves pages: of the face, only the rooms of the page and of serving need it. No command waits for its import."""
+SERVING = (
+    "regrow.page", "regrow.station.triggers.hooks",  # a route of the page
+    "regrow.serving.access", "regrow.serving.app", "regrow.serving.replica",  # of the processes that answer, not of their supervisor
+)
 
 
 def layer(module: str) -> str:
@@ -135,8 +139,8 @@ def broken(module: str, source: str) -> list[str]:
         found += [(node, f"{module} imports {name}, of which it does not know") for name in ours if within(name, apart)]
         if own == "search":
             found += [(node, reason) for reason in impure(node)]
-        if own == "face" and not within(module, ("regrow.page", "regrow.station.triggers.hooks")):  # a route of the page
-            found += [(node, f"the face serves nothing outside of its page ({name})") for name in served(node)]
+        if own == "face" and not within(module, SERVING):
+            found += [(node, f"the face serves nothing outside of its page and of serving ({name})") for name in served(node)]
         if own != "torch" and not within(module, ("regrow.infra.rllib",)):  # which trains by PyTorch alone
             found += [(node, f"only regrow.torch knows PyTorch ({name})") for name in imported(node) if within(name, ("torch",))]
         if own == "tasks":
@@ -281,7 +285,7 @@ def test_workers_load_nothing_of_prefect() -> None:
         ("regrow.flows.run", "from regrow import Trial", "flows imports face"),
         ("regrow.flows.run", "from .attempts import Attempts", "a relative import"),
         ("regrow.cli.app", "from . import show", "a relative import"),
-        ("regrow.cli.app", "def f():\n    from fastapi import FastAPI", "the face serves nothing outside of its page (fastapi)"),
+        ("regrow.cli.app", "def f():\n    from fastapi import FastAPI", "the face serves nothing outside of its page and of serving (fastapi)"),
         ("regrow.flows.run", "def f():\n    import torch.nn", "only regrow.torch knows PyTorch (torch.nn)"),
         ("regrow.flows.run", "def f():\n    from regrow.torch.state import State", "flows imports torch"),
         ("regrow.torch.state", "from regrow.infra.stores import keys", "torch imports infra"),

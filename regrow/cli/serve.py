@@ -1,0 +1,59 @@
+"""`serve`: an experiment's best checkpoint over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from regrow.cli.options import NameArgument, StateOption
+from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
+
+
+def serve(
+    name: NameArgument,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="FILE:CLASS", help="The class that answers, a rg.Served, as in serve.py:Digits", show_default=False
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Move to a better checkpoint whenever the experiment saves one")
+    ] = False,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRIAL=PERCENT", help="Give that trial's best checkpoint a share of the requests: 17=10%", show_default=False
+        ),
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that answer")] = 1,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="Serve the best checkpoint of this trial [default: of all]", show_default=False)
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Listen there as well: a name or address of this machine, or 0.0.0.0; REGROW_SERVE_TOKEN has to be set "
+            "[default: loopback only]",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one")] = 8000,
+    state: StateOption = None,
+) -> None:
+    """Answer requests with an experiment's best checkpoint, while it runs or afterwards."""
+    from regrow.serving.serve import Asked, Canary
+    from regrow.serving.serve import serve as serve_it
+
+    if model is None:
+        raise UserError(
+            "--model is missing: name a class that loads a checkpoint and answers, such as serve.py:Digits; a model that a trial "
+            "logged to MLflow is served by `mlflow models serve -m runs:/RUN_ID/NAME`"
+        )
+    asked = Asked(
+        name=name, model=model, follow=follow, trial=trial, canary=None if canary is None else Canary.parse(canary),
+        replicas=replicas, host=host, port=port,
+    )
+    serve_it(Places.at(state), asked)

@@ -1,0 +1,190 @@
+"""From the log to a served model: reads on, chooses, restores, offers. It only reads the state."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from regrow.infra.log.follower import Follower, Vanished
+from regrow.search.errors import SpecError
+from regrow.search.events import decode
+from regrow.search.history import History
+from regrow.search.lifecycle import IllegalMove
+from regrow.serving.choosing import Candidate, candidates, config_of
+from regrow.serving.messages import Chosen, Refused, Role
+from regrow.tasks.checkpoints import restore
+from regrow.tasks.errors import RegrowError, UserCodeError, UserError
+from regrow.tasks.ports import Store, Unavailable
+
+_LOG = logging.getLogger("regrow.serving")
+LOOK_SECONDS = (1.0, 2.0)
+"""Between looks at the log: in a folder, in a bucket."""
+TROUBLE_SECONDS = 10.0
+"""The same while it cannot be read, or a checkpoint cannot be restored."""
+
+
+class Replicated(Protocol):
+    """Who is offered models; `Replicas` is it."""
+
+    def offer(self, chosen: Chosen) -> Refused | None:
+        """See Replicas."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be served: the best checkpoint of all trials, or of the trial `trial`."""
+
+    role: Role
+    trial: int | None = None
+
+
+@dataclass(kw_only=True)
+class Following:
+    """One experiment whose checkpoints are served."""
+
+    name: str
+    store: Store
+    replicas: Replicated
+    wanted: tuple[Wanted, ...]
+    scratch: Path
+    """A folder for checkpoints' files; it goes away with the server."""
+    history: History = field(init=False)
+    serving: dict[Role, Chosen] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    """Manifests that are not tried again."""
+    last: Refused | None = None
+    """What was refused last, and why."""
+    _ranks: dict[Role, float] = field(default_factory=dict)
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._follower, self.history = Follower(self.store), History(self.name)
+
+    def read(self) -> bool:
+        """Reads on to the log's end; whether something came. Raises what the follower does, and IllegalMove."""
+        news = False
+        while segments := self._follower.read():
+            news = True
+            for _, lines in segments:
+                for line in lines:
+                    self.history.apply(decode(line))
+        return news
+
+    def settle(self, stop: threading.Event) -> None:
+        """Has the best be served that can be, as the log stands now; a checkpoint that cannot gives way to the next best.
+
+        Raises Unavailable and OSError where a checkpoint cannot be restored for now.
+        """
+        for wanted in self.wanted:
+            while not stop.is_set() and (better := self.better(wanted)):
+                self._serve(wanted.role, better, stop)
+
+    def better(self, wanted: Wanted) -> list[Candidate]:
+        """The checkpoints that are better than what is served, best first."""
+        rank = self._ranks.get(wanted.role)
+        return [
+            one for one in candidates(self.history, wanted.trial)
+            if one.manifest not in self.refused and (rank is None or one.rank < rank)
+        ]
+
+    def _serve(self, role: Role, better: list[Candidate], stop: threading.Event) -> None:
+        self._count += 1
+        folder = self.scratch / f"{self._count}"
+        # The experiment may drop one while it is fetched: then the next best is.
+        restored = restore(self.store, [one.manifest for one in better], folder)
+        for manifest, why in restored.skipped:
+            self.refused.add(manifest)
+            self.last = Refused(manifest=manifest, why=why)
+            _LOG.warning("passed over %s: %s", manifest, why)
+        found = next((one for one in better if one.manifest == restored.manifest), None)
+        if found is None:
+            return
+        objective = self.history.objective
+        chosen = Chosen(
+            role=role, trial=found.trial, step=found.step, metric=objective.name, mode=objective.mode, value=found.value,
+            manifest=found.manifest, folder=str(folder), config=config_of(self.history, found), since=time.time(),
+        )
+        self.last = self.replicas.offer(chosen)
+        if self.last is not None:
+            self.refused.add(found.manifest)
+            shutil.rmtree(folder, ignore_errors=True)
+            trace = f"\n{self.last.trace.rstrip()}" if self.last.trace else ""
+            if not stop.is_set():
+                _LOG.error("refused %s: %s%s", told(chosen), self.last.why, trace)
+            return
+        before, self.serving[role], self._ranks[role] = self.serving.get(role), chosen, found.rank
+        where = "the canary is " if role == "canary" else "serving "
+        _LOG.info("%s%s%s", where, told(chosen), f", in place of {told(before)}" if before is not None else "")
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Removes the files of checkpoints before the last two: requests of the one before may be under way."""
+        kept = {Path(one.folder).name for one in self.serving.values()} | {str(self._count - 1)}
+        for folder in self.scratch.iterdir():
+            if folder.name.isdigit() and folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # ---- for as long as it is served -----------------------------------------------------------------------------------
+
+    def once(self, stop: threading.Event) -> None:
+        """Serves what the log says now. Raises UserError and UserCodeError where nothing can be."""
+        self.read()
+        for wanted in self.wanted:
+            if wanted.trial is not None and wanted.trial >= len(self.history.trials):
+                option = "--canary" if wanted.role == "canary" else "--trial"
+                raise UserError(f"{option}: {self.name!r} has no trial {wanted.trial} (it has {len(self.history.trials)})")
+        try:
+            self.settle(stop)
+        except OSError as error:
+            raise UserError(f"{self.scratch} cannot take a checkpoint's files ({error}); TMPDIR names another place") from error
+        if stop.is_set():
+            return
+        for wanted in self.wanted:
+            if wanted.role in self.serving:
+                continue
+            whose = f"trial {wanted.trial}" if wanted.trial is not None else "no trial"
+            if self.last is None:
+                does = "has saved no checkpoint that is kept" if wanted.trial is not None else "has saved a checkpoint yet"
+                raise UserError(f"nothing to serve: {whose} of {self.name!r} {does}; --follow waits for one")
+            why = f"nothing to serve: {self.last.manifest}: {self.last.why}"
+            raise UserCodeError(why, self.last.trace) if self.last.trace else UserError(why)
+
+    def follow(self, stop: threading.Event, *, remote: bool) -> None:
+        """Serves what the log says, until `stop` is set; what is in the way of that is logged, once, and tried again."""
+        trouble = ""
+        fresh = True
+        while not stop.is_set():
+            pause, before = LOOK_SECONDS[remote], trouble
+            try:
+                if self.read() or fresh or before:
+                    self.settle(stop)
+                trouble, fresh = "", False
+            except Vanished as gone:
+                trouble, pause = str(gone), TROUBLE_SECONDS
+                self._begin()
+                self._ranks.clear()  # what comes by that name is another experiment
+                self.refused.clear()
+            except (Unavailable, OSError) as error:
+                trouble, pause = str(error), TROUBLE_SECONDS
+            except (RegrowError, IllegalMove, SpecError, LookupError, msgspec.MsgspecError) as error:
+                trouble, pause = str(error), TROUBLE_SECONDS
+                self._begin()
+            if trouble and trouble != before:
+                _LOG.warning("%s: %s; %s", self.name, trouble, "what is served stays" if self.serving else "waiting")
+            stop.wait(pause)
+
+
+def told(chosen: Chosen) -> str:
+    """A checkpoint for people."""
+    return f"trial {chosen.trial}, step {chosen.step}, {chosen.metric} {chosen.value:.6g}"

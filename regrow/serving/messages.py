@@ -1,0 +1,112 @@
+"""What the supervisor and the processes that answer say to each other: a line of JSON each, over a socket that both hold.
+
+The socket is also how each hears of the other's end. No I/O here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["main", "canary"]
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
+    """A checkpoint to load: `folder` holds its files. `since`: when it was chosen, seconds since the epoch.
+
+    `metric` is the objective's name, `value` what it was at the step, `mode` min or max.
+    """
+
+    role: Role
+    trial: int
+    step: int
+    metric: str
+    mode: str
+    value: float
+    manifest: str
+    folder: str
+    config: dict[str, Any]
+    since: float
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
+    """The first thing that a process hears.
+
+    `model` is the user's class, FILE.py:CLASS relative to `code`. `sockets`: descriptors on which to answer; none: the process
+    only tries `chosen` and ends. `share`: the part of the requests that goes to the canary, 0 to 1. `sample`: an input for the
+    warm-up where the class has no example, as JSON; None for none.
+    """
+
+    experiment: str
+    model: str
+    code: str
+    sockets: list[int]
+    metrics: str
+    share: float = 0.0
+    chosen: list[Chosen] = []
+    sample: str | None = None
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):
+    """Every process has loaded the checkpoint: it answers from now on, which is said by `Loaded` once more."""
+
+    role: Role
+    manifest: str
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
+    """It is to say which input came last."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """It answers requests, or has tried what it was to try."""
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
+    """The checkpoint is loaded and was tried."""
+
+    manifest: str
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """It cannot be used: why, in one line, and the traceback of the user's code, empty for none."""
+
+    manifest: str
+    why: str
+    trace: str = ""
+
+
+class Wrong(msgspec.Struct, frozen=True, kw_only=True, tag="wrong"):
+    """The user's class cannot be used at all, and the process ends: why, and the traceback of the user's module."""
+
+    why: str
+    trace: str = ""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
+    """The last valid input, as JSON; None where none came, or where it is a large one."""
+
+    text: str | None
+
+
+Order = Setup | Chosen | Switch | Ask
+Word = Ready | Loaded | Refused | Wrong | Sample
+_encoder = msgspec.json.Encoder()
+_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_words: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)
+
+
+def line(message: Order | Word) -> bytes:
+    """The message as a line."""
+    return _encoder.encode(message) + b"\n"
+
+
+def order(text: bytes) -> Order:
+    """What the supervisor said."""
+    return _orders.decode(text)
+
+
+def word(text: bytes) -> Word:
+    """What a process that answers said."""
+    return _words.decode(text)

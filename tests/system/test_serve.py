@@ -1,0 +1,330 @@
+"""`regrow serve` as its users have it: real processes under real load, whose models are switched, break, and are killed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from regrow.infra.stores import open_store
+from regrow.infra.stores.local import LocalStore
+from tests.system.conftest import Desk, await_no_process, desk_in
+from tests.unit.kept import Kept
+
+REQUESTS, CLIENTS = 10_000, 8
+SERVE = """
+import json, os, time
+from pydantic import BaseModel
+import regrow as rg
+
+
+class Model(rg.Served):
+    class Input(BaseModel):
+        x: float
+        seconds: float = 0.0
+
+    example = {"x": 1.0}
+
+    def load(self, folder, config):
+        self.told = json.loads((folder / "model.json").read_text())
+        if self.told.get("dies"):
+            os._exit(7)
+        self.size = config["model"]["size"]
+
+    def predict(self, inputs):
+        time.sleep(max(each.seconds for each in inputs))
+        if self.told.get("broken"):
+            raise ValueError("this checkpoint is broken")
+        return [{"y": each.x * self.size, "trial": self.told["trial"]} for each in inputs]
+
+
+class NoInput(rg.Served):
+    def load(self, folder, config): ...
+    def predict(self, inputs): return inputs
+"""
+
+
+@dataclass
+class Server:
+    """`regrow serve`, and what it has said so far."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    port: int = 0
+
+    @classmethod
+    def start(cls, desk: Desk, *arguments: object, **environment: str) -> Server:
+        server = cls(desk.start("serve", "kept", "--model", "serve.py:Model", "--port", 0, *arguments, **environment))
+        threading.Thread(target=server._read, daemon=True).start()
+        server.port = int(server.said(r"kept at http://[^/]*:(\d+)/predict")[1])
+        return server
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with suppress(ValueError):  # closed at the test's end
+            for line in self.process.stdout:
+                self.lines.append(line.rstrip("\n"))
+
+    def said(self, pattern: str, seconds: float = 60.0) -> re.Match[str]:
+        """The first of its lines that matches, once there is one."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for line in list(self.lines):
+                if match := re.search(pattern, line):
+                    return match
+            assert self.process.poll() is None, "\n".join(self.lines)
+            time.sleep(0.02)
+        raise AssertionError(f"never said: {pattern}\n" + "\n".join(self.lines))
+
+    def get(self, path: str, host: str = "127.0.0.1", **headers: str) -> tuple[int, str]:
+        """One request on a connection of its own."""
+        request = urllib.request.Request(f"http://{host}:{self.port}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def replicas(self) -> list[int]:
+        """The processes that answer."""
+        children = psutil.Process(self.process.pid).children()
+        return [child.pid for child in children if "regrow.serving.replica" in child.cmdline()]
+
+    def metrics(self) -> dict[str, float]:
+        """By name and labels."""
+        return {name: float(value) for name, value in re.findall(r"^([a-z]\S*) (\S+)$", self.get("/metrics")[1], re.MULTILINE)}
+
+
+class Load:
+    """Clients that keep their connections and ask one request after the other, until they are told to end."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.answers: Counter[str] = Counter()
+        self.failed: list[str] = []
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def count(self) -> int:
+        return self.answers.total() + len(self.failed)
+
+    def until(self, count: int) -> None:
+        deadline = time.monotonic() + 120
+        while self.count < count:
+            assert time.monotonic() < deadline, f"only {self.count} answers"
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _ask(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        while not self._stop.is_set():
+            try:
+                connection.request("POST", "/predict", b'{"x": 2}')
+                answer = connection.getresponse()
+                body, trial = answer.read(), answer.headers.get("Regrow-Trial", "")
+                wrong = answer.status != 200 or json.loads(body) != {"y": 2.0 * (int(trial) + 1), "trial": int(trial)}
+                why = f"{answer.status} {body!r}" if wrong else ""
+            except (OSError, http.client.HTTPException) as error:
+                why, trial = repr(error), ""
+                connection.close()
+            with self._lock:
+                if why:
+                    self.failed.append(why)
+                else:
+                    self.answers[trial] += 1
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk_in(tmp_path_factory.mktemp("serve")) as found:
+        (found.folder / "serve.py").write_text(SERVE)
+        temporary = found.folder / "tmp"
+        temporary.mkdir()
+        found.environment["TMPDIR"] = str(temporary)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kept(desk: Desk) -> Kept:
+    return Kept(LocalStore(desk.folder / ".regrow" / "kept"))
+
+
+@pytest.fixture(scope="module")
+def server(desk: Desk, kept: Kept) -> Server:
+    """It was started before there was anything to serve, with the first trial for a canary."""
+    found = Server.start(desk, "--follow", "--replicas", 2, "--canary", "0=10%")
+    assert (found.get("/healthz")[0], found.get("/readyz")[0]) == (200, 503)
+    assert json.loads(found.get("/version")[1]) == {"experiment": "kept", "trial": None, "canary": None}
+    kept.best(0.1)
+    kept.best(0.5)
+    found.said("serving trial 1, step 1, score 0.5")
+    found.said("the canary is trial 0, step 1, score 0.1")
+    return found
+
+
+@pytest.fixture(scope="module")
+def loaded(server: Server, kept: Kept) -> Load:
+    """What became of 10,000 requests and more, while the model was switched twice and two broken ones came."""
+    load = Load(server)
+    load.until(500)
+    kept.best(0.6)
+    server.said("serving trial 2, step 1, score 0.6, in place of trial 1")
+    kept.best(0.9, broken=True)
+    server.said("refused trial 3, step 1, score 0.9: ValueError: this checkpoint is broken")
+    kept.best(0.95, dies=True)
+    server.said(r"refused trial 4, step 1, score 0.95: the process in which it was tried ended \(exit code 7\)")
+    last = kept.best(0.7)
+    server.said("serving trial 5, step 1, score 0.7, in place of trial 2")
+    kept.drop(last)
+    load.until(max(REQUESTS, load.count + 500))
+    load.end()
+    return load
+
+
+def test_no_request_fails_over_two_switches_and_two_broken_models(loaded: Load, server: Server) -> None:
+    assert loaded.failed == []
+    assert loaded.answers.total() >= REQUESTS
+    assert loaded.answers.keys() == {"0", "1", "2", "5"}
+    version = json.loads(server.get("/version")[1])
+    assert (version["trial"], version["step"], version["value"], version["metric"]) == (5, 1, 0.7, "score")
+    assert version["manifest"] == "manifests/5/1/0000000001.json"
+    assert "Traceback (most recent call last):" in server.lines
+    assert '    raise ValueError("this checkpoint is broken")' in server.lines
+
+
+def test_the_canary_gets_a_tenth_of_the_requests(loaded: Load, server: Server) -> None:
+    assert 0.07 < loaded.answers["0"] / loaded.answers.total() < 0.13
+    assert json.loads(server.get("/version")[1])["canary"]["percent"] == 10.0
+
+
+def test_the_metrics_are_the_sum_of_all_processes(loaded: Load, server: Server) -> None:
+    assert len(server.replicas()) == 2
+    for _ in range(4):  # whichever process answers
+        found = server.metrics()
+        counted = {trial: int(found[f'regrow_serve_requests_total{{status="200",trial="{trial}"}}']) for trial in loaded.answers}
+        assert counted == loaded.answers
+        assert found['regrow_serve_seconds_count{trial="5"}'] == loaded.answers["5"]
+        assert found['regrow_serve_batch_inputs_sum{trial="5"}'] == loaded.answers["5"], "a warm-up is nobody's request"
+
+
+def test_with_a_killed_replica_only_the_requests_that_it_had_begun_are_lost(loaded: Load, server: Server) -> None:
+    before = server.metrics()['regrow_serve_requests_total{status="200",trial="5"}']
+    load = Load(server)
+    load.until(200)
+    killed = server.replicas()[0]
+    os.kill(killed, signal.SIGKILL)
+    at = load.count
+    server.said(r"replica \d ended \(SIGKILL\); another one is started")
+    load.until(at + 500)
+    load.end()
+    assert len(load.failed) <= CLIENTS, load.failed
+    deadline = time.monotonic() + 30
+    while len(server.replicas()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    after = server.metrics()['regrow_serve_requests_total{status="200",trial="5"}']
+    assert after - before >= load.answers["5"], "what it had counted is not lost with it"
+
+
+def test_what_is_no_input_is_refused_with_the_field(server: Server, loaded: Load) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", "/predict", b'[{"x": 1}, {"y": 1}]')
+    answer = connection.getresponse()
+    assert answer.status == 422
+    assert json.loads(answer.read())["detail"] == [{"type": "missing", "loc": ["body", 1, "x"], "msg": "Field required"}]
+    connection.close()
+
+
+def test_told_to_end_it_answers_what_is_under_way_and_leaves_nothing_behind(server: Server, loaded: Load, desk: Desk) -> None:
+    answers: list[int] = []
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("POST", "/predict", b'{"x": 1, "seconds": 1.5}')
+        answers.append(connection.getresponse().status)
+        connection.close()
+
+    slow = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in slow:
+        thread.start()
+    time.sleep(0.5)
+    server.process.send_signal(signal.SIGTERM)
+    for thread in slow:
+        thread.join(30)
+    assert server.process.wait(30) == 0
+    assert answers == [200] * 4
+    assert await_no_process(desk.folder) == []
+    assert list((desk.folder / "tmp").glob("regrow-serve-*")) == []
+
+
+def test_with_a_token_it_answers_elsewhere_and_without_its_supervisor_it_ends(desk: Desk, kept: Kept, loaded: Load) -> None:
+    token = "0123456789abcdef-of-a-test"
+    server = Server.start(desk, "--host", "0.0.0.0", REGROW_SERVE_TOKEN=token)
+    server.said("serving trial 2, step 1, score 0.6")  # the best that is kept
+    assert [server.get("/version", host)[0] for host in ("127.0.0.1", "127.0.0.2")] == [401, 401]
+    assert server.get("/version", "127.0.0.2", Authorization=f"Bearer {token}")[0] == 200
+    assert server.get("/readyz", "127.0.0.2")[0] == 200
+    assert token not in "\n".join(server.lines)
+    processes = [server.process.pid, *server.replicas()]
+    assert len(processes) == 2
+    assert not [pid for pid in processes if token in Path(f"/proc/{pid}/cmdline").read_text()]
+    server.process.kill()
+    assert await_no_process(desk.folder) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing", "--model", "serve.py:Model"), r"regrow: there is no experiment 'nothing' in .* \(there: kept\); .*"),
+        (("kept", "--model", "serve.py:NoInput"), r"regrow: --model: serve.py:NoInput has no Input; .*"),
+        (
+            ("kept", "--model", "serve.py:Model", "--trial", "3"),
+            r"Traceback .*ValueError: this checkpoint is broken\nregrow: nothing to serve: manifests/3/1/0000000001.json: ValueError: .*",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_a_line_after_the_users_own_traceback(
+    desk: Desk, kept: Kept, loaded: Load, arguments: tuple[str, ...], said: str
+) -> None:
+    done = desk.run("serve", *arguments, "--port", 0, expect=2)
+    assert re.fullmatch(said, done.stderr.strip(), re.DOTALL), done.stderr
+
+
+def test_the_state_may_be_in_a_bucket_and_ctrl_c_is_a_good_end(s3: str, tmp_path: Path) -> None:
+    with desk_in(tmp_path) as desk:
+        (desk.folder / "serve.py").write_text(SERVE)
+        kept = Kept(open_store(f"{s3}/kept"))
+        kept.best(0.5)
+        aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        server = Server.start(desk, "--follow", "--state", s3, **aws)
+        server.said("serving trial 0, step 1, score 0.5")
+        kept.best(0.6)
+        server.said("serving trial 1, step 1, score 0.6, in place of trial 0, step 1, score 0.5")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(30) == 0
+
+

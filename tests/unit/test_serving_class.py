@@ -1,0 +1,173 @@
+"""The user's class and the command's options: what is wrong with them is told in one line, before anything is served."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regrow as rg
+from regrow.cli.serve import serve
+from regrow.infra.state.places import Places
+from regrow.infra.stores.local import LocalStore
+from regrow.serving.serve import TOKEN, Asked, Canary, guarded
+from regrow.serving.serve import serve as served
+from regrow.serving.users_class import Computing, example_of, found
+from regrow.tasks.errors import UserCodeError, UserError
+from tests.unit.answering import Answering, Double
+from tests.unit.kept import Kept
+
+HEAD = "from pydantic import BaseModel, RootModel\nimport regrow as rg\n"
+WHOLE = """class Good(rg.Served):
+    class Input(BaseModel):
+        x: int
+    def load(self, folder, config): ...
+    def predict(self, inputs): return inputs
+"""
+
+
+def written(folder: Path, text: str, name: str) -> str:
+    (folder / f"{name}.py").write_text(HEAD + text)
+    return f"{name}.py"
+
+
+def test_a_whole_class_is_found(tmp_path: Path) -> None:
+    kind = found(f"{written(tmp_path, WHOLE, 'serve_whole')}:Good", str(tmp_path))
+    assert issubclass(kind, rg.Served)
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "name", "said"),
+    [
+        (0, WHOLE, "Goood", "{file}:Goood: {file} has no 'Goood'; did you mean 'Good'?"),
+        (1, "class Bad: ...", "Bad", "{file}:Bad is no subclass of rg.Served; write `class Bad(rg.Served):`"),
+        (2, "bad = 3", "bad", "{file}:bad is no subclass of rg.Served; write `class bad(rg.Served):`"),
+        (3, "class Bad(rg.Served): ...", "Bad", "{file}:Bad has no Input; write `class Input(pydantic.BaseModel):` in it, with its fields"),
+        (
+            4, "class Bad(rg.Served):\n    Input = dict", "Bad",
+            "{file}:Bad: Input is no pydantic model with fields; write `class Input(pydantic.BaseModel):`",
+        ),
+        (
+            5, "class Bad(rg.Served):\n    Input = RootModel[list[int]]", "Bad",
+            "{file}:Bad: Input is no pydantic model with fields; write `class Input(pydantic.BaseModel):`",
+        ),
+        (6, "class Bad(rg.Served):\n    class Input(BaseModel): x: int", "Bad", "{file}:Bad has no method load and no predict"),
+        (7, WHOLE + "    max_batch = 0", "Good", "{file}:Good: max_batch is 0; write a whole number of 1 or more"),
+        (8, WHOLE + "    max_wait = 60", "Good", "{file}:Good: max_wait is 60; write seconds, from 0 to 10"),
+        (9, WHOLE + "    max_bach = 3", "Good", "{file}:Good sets max_bach, which is no limit; did you mean 'max_batch'?"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_told(tmp_path: Path, number: int, text: str, name: str, said: str) -> None:
+    file = written(tmp_path, text, f"serve_wrong_{number}")
+    with pytest.raises(UserError) as told:
+        found(f"{file}:{name}", str(tmp_path))
+    assert str(told.value) == "--model: " + said.format(file=file)
+
+
+@pytest.mark.parametrize("path", ["serve.py", ":Digits", "serve.py:", ""])
+def test_a_path_that_names_no_class_is_told(path: str) -> None:
+    with pytest.raises(UserError, match=r"names no class; write FILE.py:CLASS, such as serve.py:Digits"):
+        found(path, ".")
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"--model: nowhere.py:A: there is no file {tmp_path}/nowhere.py"):
+        found("nowhere.py:A", str(tmp_path))
+
+
+@pytest.mark.parametrize("raises", ["1 / 0", "raise SystemExit(2)", "import no_such_module"])
+def test_a_module_that_raises_is_told_with_the_users_own_lines(tmp_path: Path, raises: str) -> None:
+    file = written(tmp_path, raises, f"serve_raises_{len(raises)}")
+    with pytest.raises(UserCodeError) as told:
+        found(f"{file}:A", str(tmp_path))
+    assert f"--model: {file}:A: importing it raised " in str(told.value)
+    assert f'{file}", line 3' in told.value.trace
+    assert "regrow/" not in told.value.trace
+
+
+def test_an_example_that_is_no_input_is_told_and_the_class_has_the_first_word() -> None:
+    with pytest.raises(UserError, match="--model: the example of Some is no Input: x: Input should be a valid number"):
+        example_of(type("Some", (Double,), {"example": {"x": "a"}}), None)
+    assert example_of(type("Some", (Double,), {"example": {"x": 1}}), '{"x": 2}') == Double.Input(x=1)
+    assert example_of(type("Some", (Double,), {"example": Double.Input(x=1)}), None) == Double.Input(x=1)
+    assert example_of(Double, '{"x": 2}') == Double.Input(x=2)
+    assert example_of(Double, None) is None
+
+
+def test_a_warm_up_raises_what_the_model_does() -> None:
+    Computing(Double, Path(), {"by": "no number"})
+    with pytest.raises(TypeError):
+        Computing(Double, Path(), {"by": "no number"}, Double.Input(x=1.5))
+
+
+def test_a_model_is_loaded_tried_and_called_in_one_thread() -> None:
+    threads: list[int] = []
+
+    class Threaded(Double):
+        def load(self, folder: Path, config: dict[str, Any]) -> None:
+            threads.append(threading.get_ident())
+
+        def predict(self, inputs: list[Any]) -> list[float]:
+            threads.append(threading.get_ident())
+            return [0.0] * len(inputs)
+
+    Answering(Threaded).post([{"x": 1}] * 20)
+    assert len(threads) == 3
+    assert len(set(threads)) == 1
+    assert threading.get_ident() not in threads
+
+
+# ---- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "trial", "share"), [("17=10%", 17, 0.1), ("0=0.5", 0, 0.005), ("3= 99 %", 3, 0.99)])
+def test_a_canary_is_a_trial_and_its_share(text: str, trial: int, share: float) -> None:
+    canary = Canary.parse(text)
+    assert canary.trial == trial
+    assert canary.share == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["17", "17=", "=10%", "a=10%", "17=0%", "17=100%", "17=-5", "-1=10%", "17=nan", "17=10%%", "1.5=10"])
+def test_a_wrong_canary_is_told(text: str) -> None:
+    with pytest.raises(UserError, match="is no trial with its share; write TRIAL=PERCENT, such as 17=10%"):
+        Canary.parse(text)
+
+
+def test_without_a_class_the_command_says_what_to_do() -> None:
+    with pytest.raises(UserError, match=r"--model is missing: name a class .* such as serve.py:Digits; .* `mlflow models serve"):
+        serve("digits")
+
+
+def test_any_other_host_needs_a_token_and_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    assert [guarded(host) for host in (None, "127.0.0.1", "localhost")] == [None] * 3
+    with pytest.raises(UserError, match=f"--host: {TOKEN} is not set; nobody else may ask without one"):
+        guarded("0.0.0.0")
+    for short in ("", "   ", "short"):
+        monkeypatch.setenv(TOKEN, short)
+        with pytest.raises(UserError, match=f"{TOKEN} is too short to be a secret") as told:
+            guarded("0.0.0.0")
+        assert "'short'" not in str(told.value)
+    monkeypatch.setenv(TOKEN, "long-enough-for-a-test")
+    assert guarded("0.0.0.0") == "0.0.0.0"
+
+
+def asked(name: str, port: int = 0) -> Asked:
+    return Asked(name=name, model="a.py:A", follow=False, trial=None, canary=None, replicas=1, host=None, port=port)
+
+
+def test_an_experiment_that_is_not_there_is_told(tmp_path: Path) -> None:
+    Kept(LocalStore(tmp_path / "kept"))
+    with pytest.raises(UserError, match=r"there is no experiment 'kepd' in .* \(there: kept\); did you mean 'kept'"):
+        served(Places.at(str(tmp_path)), asked("kepd"))
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    Kept(LocalStore(tmp_path / "kept"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=rf"--port: {port} cannot be had \(.*in use.*\); name another one, or 0 for any"):
+            served(Places.at(str(tmp_path)), asked("kept", port))
