@@ -28,7 +28,12 @@ def serve(
             metavar="TRIAL=PERCENT", help="Give that trial's best checkpoint a share of the requests: 17=10%", show_default=False
         ),
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, max=256, help="Processes that answer")] = 1,
+    replicas: Annotated[
+        str, typer.Option(metavar="N", help="Processes that answer; with --ray also LEAST-MOST, chosen by load")
+    ] = "1",
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Have Ray Serve answer, on the cluster at RAY_ADDRESS, else on one that is started here")
+    ] = False,
     trial: Annotated[
         int | None, typer.Option(min=0, help="Serve the best checkpoint of this trial [default: of all]", show_default=False)
     ] = None,
@@ -44,7 +49,7 @@ def serve(
     state: StateOption = None,
 ) -> None:
     """Answer requests with an experiment's best checkpoint, while it runs or afterwards."""
-    from regrow.serving.serve import Asked, Canary
+    from regrow.serving.serve import Asked, Canary, Count
     from regrow.serving.serve import serve as serve_it
 
     if model is None:
@@ -54,6 +59,6 @@ def serve(
         )
     asked = Asked(
         name=name, model=model, follow=follow, trial=trial, canary=None if canary is None else Canary.parse(canary),
-        replicas=replicas, host=host, port=port,
+        replicas=Count.parse(replicas, ray=ray), ray=ray, host=host, port=port,
     )
     serve_it(Places.at(state), asked)

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from regrow.serving import documented
 from regrow.serving.access import Access
 from regrow.serving.batching import Overloaded
-from regrow.serving.metrics import Metrics
+from regrow.serving.metrics import Counted
 from regrow.serving.models import Model, Models
 from regrow.serving.served import Served
 from regrow.tasks.traces import in_a_line, user_trace
@@ -37,15 +37,15 @@ class Refusal(Exception):
 class Answers:
     """The routes, and what they share."""
 
-    def __init__(self, kind: type[Served], models: Models, metrics: Metrics, experiment: str) -> None:
+    def __init__(self, kind: type[Served], models: Models, metrics: Counted, experiment: str) -> None:
         self.kind, self.models, self.metrics, self.experiment = kind, models, metrics, experiment
         self.sample: str | None = None
         """The last valid input, as JSON."""
         self._input: type[BaseModel] = kind.Input
         self._inputs = TypeAdapter(list[kind.Input])  # type: ignore[name-defined]  # a type that is known when it runs
 
-    def app(self, token: str | None = None) -> FastAPI:
-        """The application; with a `token` it is asked for everywhere but at /healthz and /readyz."""
+    def app(self, secret: bytes | None = None) -> FastAPI:
+        """The application; with a `secret` its token is asked for everywhere but at /healthz and /readyz (access.py)."""
         made = FastAPI(title=self.experiment, docs_url=None, redoc_url=None, openapi_url=None)
         made.add_api_route("/predict", self.predict, methods=["POST"], response_model=None)
         for path, answer in (
@@ -53,7 +53,7 @@ class Answers:
             ("/docs", self.docs), ("/openapi.json", self.openapi),
         ):
             made.add_api_route(path, answer, methods=["GET"], response_model=None)
-        made.add_middleware(Access, token=token)
+        made.add_middleware(Access, secret=secret)
         return made
 
     # ---- predictions -------------------------------------------------------------------------------------------------

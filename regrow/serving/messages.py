@@ -30,12 +30,27 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     since: float
 
 
+class OnRay(msgspec.Struct, frozen=True, kw_only=True):
+    """How Ray Serve is to answer.
+
+    `host` and `port` of its proxies. `least` and `most` replicas: Ray chooses between them by load. `state` is the root from
+    which they restore checkpoints. Replicas of the same `version` are given another checkpoint; others are started anew.
+    """
+
+    host: str
+    port: int
+    least: int
+    most: int
+    state: str
+    version: str
+
+
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first thing that a process hears.
 
     `model` is the user's class, FILE.py:CLASS relative to `code`. `sockets`: descriptors on which to answer; none: the process
     only tries `chosen` and ends. `share`: the part of the requests that goes to the canary, 0 to 1. `sample`: an input for the
-    warm-up where the class has no example, as JSON; None for none.
+    warm-up where the class has no example, as JSON; None for none. `ray`: Ray Serve is to answer; None: this process.
     """
 
     experiment: str
@@ -46,6 +61,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     share: float = 0.0
     chosen: list[Chosen] = []
     sample: str | None = None
+    ray: OnRay | None = None
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):

@@ -7,6 +7,7 @@ of a folder, so that whoever is asked can tell the sum, and what a killed proces
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -14,6 +15,24 @@ from prometheus_client.multiprocess import MultiProcessCollector
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Counted(Protocol):
+    """Where answers are counted."""
+
+    content_type: str
+
+    def answered(self, trial: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        ...
+
+    def batch(self, trial: str, inputs: int) -> None:
+        """The model is called."""
+        ...
+
+    def text(self) -> bytes:
+        """What was counted, for Prometheus."""
+        ...
 
 
 class Metrics:

@@ -16,19 +16,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import uvicorn
 
-from regrow.serving import messages
+from regrow.serving.access import digest
 from regrow.serving.app import Answers
-from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Sample, Setup, Switch, Word, Wrong
+from regrow.serving.line import Line
+from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Sample, Setup, Switch
 from regrow.serving.metrics import Metrics
 from regrow.serving.models import Model, Models
 from regrow.serving.said import log_to_terminal
 from regrow.serving.served import Served
-from regrow.serving.users_class import Computing, example_of, found
-from regrow.tasks.errors import UserCodeError, UserError
+from regrow.serving.users_class import Computing, example_of
 from regrow.tasks.traces import in_a_line, user_trace
 
 TOKEN = "REGROW_SERVE_TOKEN"  # noqa: S105 - the variable's name
@@ -36,31 +35,6 @@ GRACE_SECONDS = 20.0
 """For requests that are under way when it is told to end."""
 BACKLOG = 1024
 """Connections that wait until a process takes them."""
-
-
-class Line:
-    """The way to the supervisor. May be written to by several threads."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._socket = socket.socket(fileno=descriptor)
-        self._read: IO[bytes] = self._socket.makefile("rb")
-        self._lock = threading.Lock()
-
-    def say(self, word: Word) -> None:
-        """Tells it. One that is gone is noticed where it is listened to."""
-        with self._lock:
-            try:
-                self._socket.sendall(messages.line(word))
-            except OSError:
-                return
-
-    def orders(self) -> Iterator[messages.Order]:
-        """What it says, until it is gone."""
-        try:
-            for text in self._read:
-                yield messages.order(text)
-        except OSError:
-            return
 
 
 class Server(uvicorn.Server):
@@ -97,7 +71,7 @@ class Replica:
             self.line.say(Refused(manifest=chosen.manifest, why=in_a_line(error), trace=user_trace(error)))
             return None
 
-    async def serve(self, token: str | None) -> None:
+    async def serve(self, secret: bytes | None) -> None:
         """Answers until told to end."""
         loop = asyncio.get_running_loop()
         sockets = [socket.socket(fileno=descriptor) for descriptor in self.setup.sockets]
@@ -105,7 +79,7 @@ class Replica:
             if (computing := self.load(chosen, self.setup.sample)) is not None:
                 self.models.switch(chosen.role, self._model(chosen, computing))
         config = uvicorn.Config(
-            self.answers.app(token), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+            self.answers.app(secret), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
             lifespan="off", timeout_graceful_shutdown=int(GRACE_SECONDS), timeout_keep_alive=65,
             backlog=1,  # of a burst of connections each process takes one at a time, so that others get some, too
         )
@@ -157,21 +131,14 @@ def main() -> None:
     setup = next(line.orders(), None)
     if not isinstance(setup, Setup):
         return
-    try:
-        kind = found(setup.model, setup.code)
-        example_of(kind, None)
-    except UserCodeError as error:
-        line.say(Wrong(why=str(error), trace=error.trace))
-        return
-    except UserError as error:
-        line.say(Wrong(why=str(error)))
+    if (kind := line.kind(setup)) is None:
         return
     replica = Replica(line, setup, kind)
     if not setup.sockets:
         if all(replica.load(chosen, setup.sample) is not None for chosen in setup.chosen):
             line.say(Ready())
     else:
-        asyncio.run(replica.serve(token))
+        asyncio.run(replica.serve(digest(token) if token else None))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

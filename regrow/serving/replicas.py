@@ -7,103 +7,32 @@ that connections which wait belong to none of them: what is lost with a killed o
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import structs
 
-from regrow.serving import messages
-from regrow.serving.messages import Ask, Chosen, Loaded, Ready, Refused, Role, Sample, Setup, Switch, Word, Wrong
+from regrow.serving.child import Child, ended, tried
+from regrow.serving.messages import Chosen, OnRay, Ready, Refused, Role, Setup, Switch, Word, Wrong
 from regrow.tasks.errors import UserCodeError, UserError
 
 LOAD_SECONDS = 600.0
 """For a checkpoint to be loaded and tried; one that takes longer is refused."""
 SWITCH_SECONDS = 5.0
 """For all to say that they answer with it; they do so in milliseconds."""
-SAMPLE_SECONDS = 1.0
-"""For a replica to say which input came last."""
 END_SECONDS = 25.0
 """For a process to end in good order; what a replica gives requests under way, and a bit more."""
 PATIENCE_SECONDS = (0.1, 10.0)
 """Before one that ended is started again: at first, and at most, where it ends again and again."""
 STEADY_SECONDS = 10.0
 """One that ran for so long is started again at once."""
-_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""See metrics.py, which the supervisor does not import."""
 _LOG = logging.getLogger("regrow.serving")
-
-
-class Child:
-    """A process, and the way to it."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._socket, theirs = socket.socketpair()
-        self.answers: queue.Queue[Word | None] = queue.Queue()
-        """What it says to what it was asked; None: it is gone."""
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "regrow.serving.replica", str(theirs.fileno())], stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *setup.sockets), start_new_session=True, env={**os.environ, _FOLDER: setup.metrics},
-            )
-        self.say(setup)
-
-    def say(self, order: messages.Order) -> None:
-        """Tells it; one that is gone is noticed where it is heard."""
-        try:
-            self._socket.sendall(messages.line(order))
-        except OSError:
-            return
-
-    def hear(self, heard: Callable[[Word], None]) -> int:
-        """Hands on what it says until it is gone; returns its exit code."""
-        with self._socket, self._socket.makefile("rb") as lines:
-            try:
-                for text in lines:
-                    heard(messages.word(text))
-            except OSError:  # it was killed with something unread
-                pass
-        self.answers.put(None)
-        return self.process.wait()
-
-    def forget(self) -> None:
-        """What it said until now answers nothing that it is asked from here on."""
-        while not self.answers.empty():
-            if self.answers.get() is None:
-                self.answers.put(None)  # for whoever asks next
-                return
-
-    def answer(self, seconds: float) -> Word | None:
-        """The next thing that it says; None if it is gone, or silent for so long."""
-        try:
-            answer = self.answers.get(timeout=max(0.0, seconds))
-        except queue.Empty:
-            return None
-        if answer is None:
-            self.answers.put(None)
-        return answer
-
-    def await_loaded(self, manifest: str, seconds: float) -> Loaded | Refused | None:
-        """What it says of a checkpoint; None if it is gone, or says nothing of it for so long."""
-        deadline = time.monotonic() + seconds
-        while (answer := self.answer(deadline - time.monotonic())) is not None:
-            if isinstance(answer, Loaded | Refused) and answer.manifest == manifest:
-                return answer
-        return None
-
-    def sample(self) -> str | None:
-        """The last valid input that came to it, as JSON; None for none, and where it does not say."""
-        self.forget()
-        self.say(Ask())
-        said = self.answer(SAMPLE_SECONDS)
-        return said.text if isinstance(said, Sample) else None
 
 
 class Replicas:
@@ -113,8 +42,8 @@ class Replicas:
         self._setup = structs.replace(setup, sockets=[one.fileno() for one in sockets])
         self._count = count
         self._chosen: dict[Role, Chosen] = {}
-        self._tried = False
-        """Whether a checkpoint was tried already."""
+        self._tried = setup.ray is not None
+        """Whether a checkpoint was tried already; on Ray, where a trial takes longer, the first one is tried, too."""
         self._children: dict[int, Child] = {}
         self._lock = threading.Lock()
         """Between a process that starts with what is chosen, and a choice that is told to all that were started."""
@@ -153,6 +82,8 @@ class Replicas:
         if self._tried:
             if (refused := self._rehearsed(chosen)) is not None:
                 return refused
+            if self._setup.ray is not None:
+                return self._deployed(chosen)
         else:
             self._tried = True
             with self._lock:
@@ -166,8 +97,8 @@ class Replicas:
             if child is first:  # it has it
                 continue
             if (refused := self._loaded(child, chosen)) is not None and not self._ending.is_set():
-                _LOG.error("replica %d: %s; it is started again, with that checkpoint", number, refused.why)
-                self._kill(child)
+                _LOG.error("%s: %s; it is started again, with that checkpoint", self._told(number), refused.why)
+                child.kill()
         # All of them at the same time: else who asks twice would meet the new one, and then the old one.
         for child in children.values():
             child.say(Switch(role=chosen.role, manifest=chosen.manifest))
@@ -188,7 +119,7 @@ class Replicas:
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                self._kill(child)
+                child.kill()
         for thread in self._threads:
             thread.join(5.0)
 
@@ -217,10 +148,10 @@ class Replicas:
             if self._ending.is_set():
                 return
             if not ready:
-                self._began.put(f"the process that answers ended before it was ready ({_ended(code)})")
+                self._began.put(f"the process that answers ended before it was ready ({ended(code)})")
             if time.monotonic() - began > STEADY_SECONDS:
                 patience = PATIENCE_SECONDS[0]
-            _LOG.warning("replica %d ended (%s); another one is started", number, _ended(code))
+            _LOG.warning("%s ended (%s); another one is started", self._told(number), ended(code))
             self._ending.wait(patience)
             patience = min(2 * patience, PATIENCE_SECONDS[1])
 
@@ -232,46 +163,40 @@ class Replicas:
         try:
             code = child.process.wait(1.0)  # it is heard to be gone a moment before it is
         except subprocess.TimeoutExpired:
-            self._kill(child)
+            child.kill()
             return Refused(manifest=chosen.manifest, why=f"it was not loaded within {LOAD_SECONDS:g} s")
-        return Refused(manifest=chosen.manifest, why=f"the process ended while it was loaded ({_ended(code)})")
+        return Refused(manifest=chosen.manifest, why=f"the process ended while it was loaded ({ended(code)})")
+
+    def _deployed(self, chosen: Chosen) -> Refused | None:
+        """On Ray: one process has all replicas take it. Where that ends, as its cluster is lost, the next one begins with it."""
+        with self._lock:
+            before, child = dict(self._chosen), self._children[1]
+            self._chosen[chosen.role] = chosen
+        child.forget()
+        child.say(chosen)
+        answer = child.await_loaded(chosen.manifest, LOAD_SECONDS)
+        if isinstance(answer, Refused):
+            with self._lock:
+                self._chosen = before
+            return answer
+        return None
 
     def _rehearsed(self, chosen: Chosen) -> Refused | None:
         with self._lock:
             others = list(self._children.values())
-        sample = next((text for child in others if (text := child.sample())), None)
-        child = Child(structs.replace(self._setup, sockets=[], chosen=[chosen], sample=sample))
-        said: list[Word] = []
-        late = threading.Timer(LOAD_SECONDS, self._kill, [child])
-        late.start()
-        code = child.hear(said.append)
-        late.cancel()
-        refused = next((one for one in said if isinstance(one, Refused)), None)
-        if refused is not None or any(isinstance(one, Ready) for one in said):
-            return refused
-        wrong = next((one for one in said if isinstance(one, Wrong)), None)  # the file was changed meanwhile
-        if wrong is not None:
+        sample = None if self._setup.ray else next((text for child in others if (text := child.sample())), None)
+        wrong = tried(self._setup, chosen, sample, LOAD_SECONDS)
+        if isinstance(wrong, Wrong):  # the file was changed meanwhile
             return Refused(manifest=chosen.manifest, why=wrong.why, trace=wrong.trace)
-        return Refused(manifest=chosen.manifest, why=f"the process in which it was tried ended ({_ended(code)})")
+        return wrong
 
-    @staticmethod
-    def _kill(child: Child) -> None:
-        if child.process.poll() is None:
-            child.process.kill()
-
-
-def _ended(code: int) -> str:
-    """How a process ended, for people."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    def _told(self, number: int) -> str:
+        """A process, for people."""
+        return f"replica {number}" if self._setup.ray is None else "the process that deploys on Ray"
 
 
-def setup(*, experiment: str, model: str, code: str, scratch: Path, share: float) -> Setup:
+def setup(*, experiment: str, model: str, code: str, scratch: Path, share: float, ray: OnRay | None) -> Setup:
     """What all processes of a server have in common. `scratch` is a folder that goes away with it."""
     counted = scratch / "metrics"
     counted.mkdir()
-    return Setup(experiment=experiment, model=model, code=code, sockets=[], metrics=str(counted), share=share)
+    return Setup(experiment=experiment, model=model, code=code, sockets=[], metrics=str(counted), share=share, ray=ray)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -14,12 +16,14 @@ from pathlib import Path
 from regrow.infra.machine import addresses
 from regrow.infra.state.places import Places
 from regrow.serving.following import Following, Wanted
+from regrow.serving.messages import OnRay
 from regrow.serving.replicas import Replicas, setup
 from regrow.serving.said import log_to_terminal
 from regrow.tasks.errors import UserError
 
 TOKEN = "REGROW_SERVE_TOKEN"  # noqa: S105 - the variable's name
 SHORTEST_TOKEN = 16
+LOOPBACK = "127.0.0.1"
 RESTORE_SECONDS = 10.0
 """At the end, for a checkpoint that is just being restored."""
 
@@ -45,15 +49,38 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """How many replicas: `least` to `most`."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str, *, ray: bool) -> Count:
+        """From N, or with Ray from LEAST-MOST. Raises UserError."""
+        least, mark, most = text.partition("-")
+        if mark and not ray:
+            raise UserError(f"--replicas: {text!r} is a range, between which Ray Serve chooses; write a number, or add --ray")
+        try:
+            found = cls(least=int(least), most=int(most if mark else least))
+            if 1 <= found.least <= found.most <= 256:
+                return found
+        except ValueError:
+            pass
+        raise UserError(f"--replicas: {text!r} is no number of processes; write 2, or with --ray 2-8 (256 at most)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user wants. `host` None: the loopback; `port` 0: any free one."""
+    """What the user wants. `host` None: the loopback; `port` 0: any free one. `ray`: Ray Serve is to answer."""
 
     name: str
     model: str
     follow: bool
     trial: int | None
     canary: Canary | None
-    replicas: int
+    replicas: Count
+    ray: bool
     host: str | None
     port: int
 
@@ -63,6 +90,17 @@ def serve(places: Places, asked: Asked) -> None:
     host = guarded(asked.host)
     store = places.known(asked.name)
     sockets = _listening(host, asked.port)
+    port = sockets[0].getsockname()[1]
+    on_ray = None
+    if asked.ray:
+        _need_ray_serve()
+        for one in sockets:  # the port is free: Ray's proxies take it
+            one.close()
+        sockets = []
+        on_ray = OnRay(
+            host=host or LOOPBACK, port=port, least=asked.replicas.least, most=asked.replicas.most, state=places.root,
+            version=secrets.token_hex(8),
+        )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -70,9 +108,9 @@ def serve(places: Places, asked: Asked) -> None:
     scratch = Path(tempfile.mkdtemp(prefix="regrow-serve-"))
     common = setup(
         experiment=asked.name, model=asked.model, code=os.getcwd(), scratch=scratch,
-        share=asked.canary.share if asked.canary is not None else 0.0,
+        share=asked.canary.share if asked.canary is not None else 0.0, ray=on_ray,
     )
-    replicas = Replicas(common, sockets, asked.replicas)
+    replicas = Replicas(common, sockets, 1 if on_ray is not None else asked.replicas.least)
     wanted = [Wanted(role="main", trial=asked.trial)]
     if asked.canary is not None:
         wanted.append(Wanted(role="canary", trial=asked.canary.trial))
@@ -81,7 +119,7 @@ def serve(places: Places, asked: Asked) -> None:
     reader = threading.Thread(target=failed.caught, args=(following, asked.follow, stop, places.remote), daemon=True)
     try:
         replicas.start(stop=stop)
-        where = f"http://{addresses.names(host)[0] if host else '127.0.0.1'}:{sockets[0].getsockname()[1]}"
+        where = f"http://{addresses.names(host)[0] if host else LOOPBACK}:{port}"
         log.info("%s at %s/predict, described at %s/docs; Ctrl-C ends it", asked.name, where, where)
         reader.start()
         stop.wait()
@@ -131,3 +169,6 @@ def _listening(host: str | None, port: int) -> list[socket.socket]:
         raise UserError(f"--port: {port} cannot be had ({error}); name another one, or 0 for any that is free") from None
 
 
+def _need_ray_serve() -> None:
+    if importlib.util.find_spec("grpc_reflection") is None:
+        raise UserError('--ray: Ray Serve is not installed (grpc_reflection is missing); pip install "regrow[serve]"')

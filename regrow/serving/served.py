@@ -42,6 +42,12 @@ class Served:
     max_waiting: ClassVar[int] = 4096
     """Inputs that may wait in one process; what comes beyond is answered with 503 at once."""
 
+    cpus: ClassVar[float] = 1
+    """CPUs that a replica holds, with --ray."""
+
+    gpus: ClassVar[float] = 0
+    """GPUs that a replica holds, with --ray."""
+
     def load(self, folder: Path, config: dict[str, Any]) -> None:
         """Makes the model from a checkpoint's files.
 

@@ -12,6 +12,7 @@ import httpx
 from pydantic import BaseModel, Field
 
 import regrow as rg
+from regrow.serving.access import digest
 from regrow.serving.app import Answers
 from regrow.serving.messages import Chosen, Role
 from regrow.serving.metrics import Metrics
@@ -41,7 +42,7 @@ class Answering:
         self.kind, self.metrics = kind, Metrics()
         self.models = Models(share, random.Random(1))
         self.answers = Answers(kind, self.models, self.metrics, "digits")
-        self._made = self.answers.app(token)
+        self._made = self.answers.app(digest(token) if token else None)
         self._first = None if trial is None else (trial, by)
 
     def switch(self, trial: int, by: float = 2, role: Role = "main") -> None:

@@ -74,7 +74,7 @@ SERVED = {"fastapi", "jinja2", "starlette", "uvicorn"}
 """What serves pages: of the face, only the rooms of the page and of serving need it. No command waits for its import."""
 SERVING = (
     "regrow.page", "regrow.station.triggers.hooks",  # a route of the page
-    "regrow.serving.access", "regrow.serving.app", "regrow.serving.replica",  # of the processes that answer, not of their supervisor
+    "regrow.serving.access", "regrow.serving.app", "regrow.serving.on_ray", "regrow.serving.replica",  # of the processes that answer, not of their supervisor
 )
 
 

@@ -13,7 +13,7 @@ import regrow as rg
 from regrow.cli.serve import serve
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
-from regrow.serving.serve import TOKEN, Asked, Canary, guarded
+from regrow.serving.serve import TOKEN, Asked, Canary, Count, guarded
 from regrow.serving.serve import serve as served
 from regrow.serving.users_class import Computing, example_of, found
 from regrow.tasks.errors import UserCodeError, UserError
@@ -156,7 +156,19 @@ def test_any_other_host_needs_a_token_and_a_long_one(monkeypatch: pytest.MonkeyP
 
 
 def asked(name: str, port: int = 0) -> Asked:
-    return Asked(name=name, model="a.py:A", follow=False, trial=None, canary=None, replicas=1, host=None, port=port)
+    one = Count(least=1, most=1)
+    return Asked(
+        name=name, model="a.py:A", follow=False, trial=None, canary=None, replicas=one, ray=False, host=None, port=port
+    )
+
+
+def test_replicas_are_a_number_and_with_ray_a_range() -> None:
+    assert (Count.parse("3", ray=False), Count.parse("2-8", ray=True)) == (Count(least=3, most=3), Count(least=2, most=8))
+    with pytest.raises(UserError, match=r"--replicas: '2-8' is a range, between which Ray Serve chooses; .* add --ray"):
+        Count.parse("2-8", ray=False)
+    for wrong in ("0", "many", "8-2", "-2", "2-", "1-257"):
+        with pytest.raises(UserError, match=f"--replicas: '{wrong}' is no number of processes"):
+            Count.parse(wrong, ray=True)
 
 
 def test_an_experiment_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""What Ray Serve makes replicas of: the same application, models and batches as in a process of our own, in an actor of Ray's.
+
+Which checkpoints answer comes as the deployment's `user_config`, so that Ray gives it to whichever replica it starts. Each
+restores them from the state itself, every byte verified. Imported on the cluster's nodes, and by what deploys there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from ray.util import metrics
+
+from regrow.infra.state.places import Places
+from regrow.serving.app import Answers
+from regrow.serving.messages import Chosen, Setup
+from regrow.serving.metrics import INPUTS, SECONDS
+from regrow.serving.models import Model, Models
+from regrow.serving.users_class import Computing, example_of, found
+from regrow.tasks.checkpoints import restore
+from regrow.tasks.errors import RegrowError
+
+
+class Answering:
+    """A replica. `code` is the folder of the user's class on this node, None: where Ray has put it, the working directory."""
+
+    def __init__(self, setup: bytes, secret: bytes | None, code: str | None) -> None:
+        self._setup, self._secret = msgspec.json.decode(setup, type=Setup), secret
+        self._kind = found(self._setup.model, code or os.getcwd())
+        self._models, self._counted = Models(self._setup.share), CountedByRay()
+        self._answers = Answers(self._kind, self._models, self._counted, self._setup.experiment)
+        self._folders = Path(tempfile.mkdtemp(prefix="regrow-serve-"))
+        self._count = 0
+        self._manifests: dict[str, str] = {}
+        """By role: what answers."""
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Asked for by Ray, once."""
+        return self._answers.app(self._secret)
+
+    async def reconfigure(self, given: Sequence[dict[str, Any]]) -> None:
+        """From now on these checkpoints answer. Raises what is in the way; then Ray starts another replica instead."""
+        for chosen in msgspec.convert(given, list[Chosen]):
+            if self._manifests.get(chosen.role) == chosen.manifest:
+                continue
+            computing = await asyncio.to_thread(self._loaded, chosen)
+            self._models.switch(chosen.role, Model(chosen, computing, self._kind, self._counted.batch))
+            self._manifests[chosen.role] = chosen.manifest
+
+    def _loaded(self, chosen: Chosen) -> Computing:
+        ray = self._setup.ray
+        assert ray is not None
+        self._count += 1
+        folder = self._folders / f"{self._count}"
+        restored = restore(Places.at(ray.state).store(self._setup.experiment), [chosen.manifest], folder)
+        if restored.manifest is None:
+            raise RegrowError(f"{chosen.manifest} cannot be restored: {'; '.join(why for _, why in restored.skipped)}")
+        computing = Computing(self._kind, folder, chosen.config, example_of(self._kind, self._answers.sample))
+        shutil.rmtree(self._folders / f"{self._count - 4}", ignore_errors=True)  # a main and a canary, and those before them
+        return computing
+
+    def __del__(self) -> None:
+        """Called by Ray once the requests under way are answered."""
+        if hasattr(self, "_folders"):
+            shutil.rmtree(self._folders, ignore_errors=True)
+
+
+class CountedByRay:
+    """Counts with Ray's own metrics, which each node's agent tells Prometheus: of one replica alone they would say little."""
+
+    content_type = "text/plain; charset=utf-8"
+
+    def __init__(self) -> None:
+        self._requests = metrics.Counter("regrow_serve_requests", "Requests to /predict.", ("trial", "status"))
+        self._seconds = metrics.Histogram("regrow_serve_seconds", "From a request to its answer.", list(SECONDS), ("trial",))
+        self._batches = metrics.Histogram(
+            "regrow_serve_batch_inputs", "Inputs of a call of predict.", [float(one) for one in INPUTS], ("trial",)
+        )
+
+    def answered(self, trial: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        self._requests.inc(1, {"trial": trial or "none", "status": str(status)})
+        self._seconds.observe(seconds, {"trial": trial or "none"})
+
+    def batch(self, trial: str, inputs: int) -> None:
+        """The model is called."""
+        self._batches.observe(inputs, {"trial": trial})
+
+    def text(self) -> bytes:
+        """Where to ask."""
+        return b"# On Ray Serve each node's agent exports the metrics, among Ray's own, as ray_regrow_serve_*.\n"
