@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,11 +28,29 @@ def export(
         str | None,
         typer.Option(metavar="DIR", help="Folder for TensorBoard's files; an earlier export is replaced", show_default=False),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Folder with what a container needs to serve the best checkpoint, by --model", show_default=False
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="FILE:CLASS", help="The class that answers, as for `regrow serve`", show_default=False)
+    ] = None,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="With --image: the trial [default: the best]", show_default=False)
+    ] = None,
     state: StateOption = None,
 ) -> None:
     """Write an experiment, as it stands now, in a form that another tool opens."""
-    if optuna is None and tensorboard is None:
-        raise UserError("say what to write: --optuna sqlite:///x.db or --tensorboard DIR; tables: regrow trials NAME --csv")
+    if optuna is None and tensorboard is None and image is None:
+        raise UserError(
+            "say what to write: --optuna sqlite:///x.db, --tensorboard DIR or --image DIR; tables: regrow trials NAME --csv"
+        )
+    if image is None and (model is not None or trial is not None):
+        raise UserError(f"--{'model' if model is not None else 'trial'} goes with --image")
+    if image is not None and model is None:
+        raise UserError("--image goes with --model, the class that answers, such as serve.py:Digits")
     if study_name is not None and optuna is None:
         raise UserError("--study-name goes with --optuna")
     places = Places.at(state)
@@ -51,3 +70,10 @@ def export(
 
         count = write(rows, tensorboard)
         print(f"{tensorboard}: {count} trials; open it: tensorboard --logdir {tensorboard}")
+    if image is not None and model is not None:
+        from regrow.serving.image import write as write_image
+
+        chosen = write_image(places, name, model=model, trial=trial, folder=Path(image))
+        print(f"{image}: trial {chosen.trial}, step {chosen.step}, {chosen.metric} {chosen.value:.6g}")
+        print(f"  docker build -t {name.lower()} {image}")
+        print(f"  without docker: python -m regrow.serving.fixed {image}")

@@ -56,8 +56,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     experiment: str
     model: str
     code: str
-    sockets: list[int]
-    metrics: str
+    sockets: list[int] = []
+    metrics: str = ""
     share: float = 0.0
     chosen: list[Chosen] = []
     sample: str | None = None

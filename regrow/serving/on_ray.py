@@ -36,7 +36,9 @@ class Answering:
         self._kind = found(self._setup.model, code or os.getcwd())
         self._models, self._counted = Models(self._setup.share), CountedByRay()
         self._answers = Answers(self._kind, self._models, self._counted, self._setup.experiment)
-        self._folders = Path(tempfile.mkdtemp(prefix="regrow-serve-"))
+        # On this machine it goes away with the server, also where a replica is killed.
+        beside = None if code is None else Path(self._setup.metrics).parent
+        self._folders = Path(tempfile.mkdtemp(prefix="regrow-serve-", dir=beside))
         self._count = 0
         self._manifests: dict[str, str] = {}
         """By role: what answers."""

@@ -14,12 +14,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from msgspec import structs
 
 from regrow.serving.child import Child, ended, tried
-from regrow.serving.messages import Chosen, OnRay, Ready, Refused, Role, Setup, Switch, Word, Wrong
+from regrow.serving.messages import Chosen, Ready, Refused, Role, Setup, Switch, Word, Wrong
 from regrow.tasks.errors import UserCodeError, UserError
 
 LOAD_SECONDS = 600.0
@@ -193,10 +192,3 @@ class Replicas:
     def _told(self, number: int) -> str:
         """A process, for people."""
         return f"replica {number}" if self._setup.ray is None else "the process that deploys on Ray"
-
-
-def setup(*, experiment: str, model: str, code: str, scratch: Path, share: float, ray: OnRay | None) -> Setup:
-    """What all processes of a server have in common. `scratch` is a folder that goes away with it."""
-    counted = scratch / "metrics"
-    counted.mkdir()
-    return Setup(experiment=experiment, model=model, code=code, sockets=[], metrics=str(counted), share=share, ray=ray)

@@ -61,7 +61,12 @@ class Server:
 
     @classmethod
     def start(cls, desk: Desk, *arguments: object, **environment: str) -> Server:
-        server = cls(desk.start("serve", "kept", "--model", "serve.py:Model", "--port", 0, *arguments, **environment))
+        return cls.of(desk.start("serve", "kept", "--model", "serve.py:Model", "--port", 0, *arguments, **environment))
+
+    @classmethod
+    def of(cls, process: subprocess.Popen[str]) -> Server:
+        """One that was started otherwise."""
+        server = cls(process)
         threading.Thread(target=server._read, daemon=True).start()
         server.port = int(server.said(r"kept at http://[^/]*:(\d+)/predict")[1])
         return server

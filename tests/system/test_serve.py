@@ -6,7 +6,10 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -192,3 +195,38 @@ def test_the_state_may_be_in_a_bucket_and_ctrl_c_is_a_good_end(s3: str, tmp_path
         assert server.process.wait(30) == 0
 
 
+def test_what_is_exported_for_a_container_answers_without_the_experiment(tmp_path: Path) -> None:
+    with desk_in(tmp_path) as desk:
+        (desk.folder / "sizes.py").write_text("def times(x, size): return x * size\n")
+        own = MODELS.replace("import json", "import json, sizes").replace("each.x * self.size", "sizes.times(each.x, self.size)")
+        (desk.folder / "serve.py").write_text(own)
+        kept = Kept(LocalStore(desk.folder / ".regrow" / "kept"))
+        kept.best(0.9, broken=True)
+        to_write = ("export", "kept", "--image", "image", "--model", "serve.py:Model")
+        told = desk.run(*to_write, expect=2).stderr
+        assert re.search(r"Traceback .*the class does not load the checkpoint: ValueError: this checkpoint is broken", told, re.DOTALL)
+        assert sorted(one.name for one in desk.folder.iterdir()) == [".regrow", "serve.py", "sizes.py"]
+        kept.best(0.95)
+        assert "image: trial 1, step 1, score 0.95" in desk.run(*to_write).stdout
+        assert "image is there already" in desk.run(*to_write, expect=2).stderr
+        image = tmp_path / "elsewhere"
+        (desk.folder / "image").rename(image)
+        needed = (image / "requirements.txt").read_text()
+        assert re.search(r"^fastapi==", needed, re.MULTILINE)
+        assert not re.search(r"^(ray|prefect|mlflow|optuna|pytest)\b", needed, re.MULTILINE)
+        shutil.rmtree(desk.folder / ".regrow")
+        started = subprocess.Popen(
+            [sys.executable, "-m", "regrow.serving.fixed", str(image), "--port", "0"], cwd=tmp_path, env=desk.environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        desk.started.append(started)
+        server = Server.of(started)
+        while server.get("/readyz")[0] != 200:
+            assert started.poll() is None
+        assert json.loads(server.get("/version")[1])["manifest"] == "manifests/1/1/0000000001.json"
+        load = Load(server)
+        load.until(50)
+        load.end()
+        assert (load.failed, load.answers.keys()) == ([], {"1"})
+        started.terminate()
+        assert started.wait(30) == 0
