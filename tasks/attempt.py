@@ -98,7 +98,7 @@ def run_attempt(
                 )
                 listening.enter_context(host.listen(reporter.notice))
                 own = recorded(records, job, assignment, trial, scratch)
-                overdue = Overdue(job, assignment, reporter, _leaving(host))
+                overdue = Overdue(job, assignment, reporter, group, _leaving(host))
                 try:
                     with group.watched(reporter.notice_of, _left_by(overdue, reporter, group, place), reporter.silent):
                         outcome = _begun(job, store, trial, reporter, own, group, origin, overdue, frameworks)
@@ -250,7 +250,8 @@ def _train(
             return error.fault.outcome, error.fault.cause, error.fault.message, error.fault.trace
         if failure is not None:
             who = "" if group.others is None else f"rank 0, at step {trial.at}: "
-            return "failed", failure.cause, f"{who}{failure.message}", failure.trace
+            early = f" ({before})" if (before := group.ended_before(trial.at)) else ""
+            return "failed", failure.cause, f"{who}{failure.message}{early}", failure.trace
         cut_short = trial.cut_short
     match reporter.reply.reason:
         case ("stopped" | "paused") as outcome if cut_short:

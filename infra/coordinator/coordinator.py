@@ -286,8 +286,8 @@ class Coordinator:
                 continue
             if a.t_began is not None:
                 self._leases.avoid(a.node_id)
-                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
-                message += " in code that holds Python's lock"
+                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, its process stopped, or"
+                message += " stuck in code that holds Python's lock"
             elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:
                 self._leases.suspect([(n, a.number)])
                 continue

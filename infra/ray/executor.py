@@ -106,7 +106,7 @@ class RayExecutor:
         except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
             raise AttemptLost("preempted", "the node was lost") from None
         except ray.exceptions.WorkerCrashedError:
-            raise AttemptLost("infrastructure", "the worker process was killed") from None
+            raise AttemptLost("infrastructure", "the worker process died") from None
         except ray.exceptions.RayError as error:
             raise AttemptLost("infrastructure", f"its worker could not run it: {last_line(error)}") from error
         return carried
@@ -216,7 +216,7 @@ def _lost(lost: MemberLost) -> AttemptLost:
         case ray.exceptions.NodeDiedError() | ray.exceptions.LocalRayletDiedError():
             return AttemptLost("preempted", f"rank {lost.rank}: the node was lost")
         case ray.exceptions.WorkerCrashedError():
-            return AttemptLost("infrastructure", f"rank {lost.rank}: the worker process was killed")
+            return AttemptLost("infrastructure", f"rank {lost.rank}: the worker process died")
         case None:
             return AttemptLost("preempted" if lost.elsewhere else "infrastructure", lost.why)
         case other:
