@@ -20,6 +20,9 @@ RAY = {
     "ray._raylet:Config.initialize": "no local cluster starts in a process that imported Ray before",
     "ray._raylet:AuthenticationTokenLoader.instance": "the same",
     "ray._private.state:state.get_draining_nodes()": "no experiment starts, as the nodes cannot be looked at",
+    "ray._private.state:state.actor_table(actor_id, job_id, actor_state_name)": "children that find no room are not told of",
+    "ray._private.worker:global_worker": "the same",
+    "ray.core.generated.common_pb2:Address": "the same",
     "ray._raylet:InnerGcsClient.drain_node": "a node with a notice is not drained: Ray goes on placing tasks on it",
     "ray._private.worker:listen_error_messages(worker, threads_stopped)":
         "Ray prints into the live view and into JSON that a worker was lost",
