@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,15 +20,44 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.serving.choosing import Candidate, candidates, config_of
 from regrow.serving.messages import Chosen, Refused, Role
-from regrow.tasks.checkpoints import restore
+from regrow.tasks.checkpoints import Restored, restore
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports import Store, Unavailable
 
 _LOG = logging.getLogger("regrow.serving")
 LOOK_SECONDS = (1.0, 2.0)
 """Between looks at the log: in a folder, in a bucket."""
+MOST_TOLD = 5
+"""Of what is passed over at a time."""
 TROUBLE_SECONDS = 10.0
 """The same while it cannot be read, or a checkpoint cannot be restored."""
+
+
+class Source(Protocol):
+    """Where models come from."""
+
+    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+        """What could be served, best first; `trial`: of that one alone, None of all."""
+        ...
+
+    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+        """The first of them that is there and sound, as `folder`. Raises Unavailable and OSError: for now none can be had."""
+        ...
+
+
+class Checkpoints:
+    """Those in the experiment's store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+        """See Source."""
+        return candidates(history, trial)
+
+    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+        """See Source. The experiment may drop one while it is fetched: then the next best is."""
+        return restore(self._store, [one.manifest for one in wanted], folder)
 
 
 class Replicated(Protocol):
@@ -52,6 +82,7 @@ class Following:
 
     name: str
     store: Store
+    source: Source
     replicas: Replicated
     wanted: tuple[Wanted, ...]
     scratch: Path
@@ -94,19 +125,19 @@ class Following:
         """The checkpoints that are better than what is served, best first."""
         rank = self._ranks.get(wanted.role)
         return [
-            one for one in candidates(self.history, wanted.trial)
+            one for one in self.source.candidates(self.history, wanted.trial)
             if one.manifest not in self.refused and (rank is None or one.rank < rank)
         ]
 
     def _serve(self, role: Role, better: list[Candidate], stop: threading.Event) -> None:
         self._count += 1
         folder = self.scratch / f"{self._count}"
-        # The experiment may drop one while it is fetched: then the next best is.
-        restored = restore(self.store, [one.manifest for one in better], folder)
-        for manifest, why in restored.skipped:
+        restored = self.source.fetch(self.history, better, folder)
+        for place, (manifest, why) in enumerate(restored.skipped):
             self.refused.add(manifest)
             self.last = Refused(manifest=manifest, why=why)
-            _LOG.warning("passed over %s: %s", manifest, why)
+            if place < MOST_TOLD:
+                _LOG.warning("passed over %s: %s", manifest, why)
         found = next((one for one in better if one.manifest == restored.manifest), None)
         if found is None:
             return

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.infra.state.places import Places
-from regrow.serving.following import Following, Wanted
+from regrow.serving.following import Checkpoints, Following, Wanted
+from regrow.serving.logged import LoggedModels
 from regrow.serving.messages import OnRay, Setup
+from regrow.serving.mlflow_model import MODEL
 from regrow.serving.replicas import Replicas
 from regrow.serving.running import LOOPBACK, Doors, answer, guarded
 from regrow.tasks.errors import UserError
@@ -61,10 +63,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user wants. `host` None: the loopback; `port` 0: any free one. `ray`: Ray Serve is to answer."""
+    """What the user wants.
+
+    `model` None: what trials logged to MLflow. `host` None: the loopback; `port` 0: any free one. `ray`: Ray Serve is to answer.
+    """
 
     name: str
-    model: str
+    model: str | None
     follow: bool
     trial: int | None
     canary: Canary | None
@@ -88,7 +93,7 @@ def serve(places: Places, asked: Asked) -> None:
             version=secrets.token_hex(8),
         )
     common = Setup(
-        experiment=asked.name, model=asked.model, code=os.getcwd(), ray=on_ray,
+        experiment=asked.name, model=asked.model or MODEL, code=os.getcwd(), ray=on_ray,
         share=asked.canary.share if asked.canary is not None else 0.0,
     )
     wanted = [Wanted(role="main", trial=asked.trial)]
@@ -96,7 +101,10 @@ def serve(places: Places, asked: Asked) -> None:
         wanted.append(Wanted(role="canary", trial=asked.canary.trial))
 
     def choose(replicas: Replicas, scratch: Path, stop: threading.Event) -> None:
-        following = Following(name=asked.name, store=store, replicas=replicas, wanted=tuple(wanted), scratch=scratch)
+        source = Checkpoints(store) if asked.model is not None else LoggedModels(places.mlflow_uri)
+        following = Following(
+            name=asked.name, store=store, source=source, replicas=replicas, wanted=tuple(wanted), scratch=scratch
+        )
         if asked.follow:
             following.follow(stop, remote=places.remote)
         else:

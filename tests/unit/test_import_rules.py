@@ -57,6 +57,7 @@ HEAVY_ALLOWED = {
     "regrow.infra.mlflow.bulk",
     "regrow.infra.mlflow.experiment",
     "regrow.infra.mlflow.in_trial_runs",
+    "regrow.infra.mlflow.logged_models",
     "regrow.infra.mlflow.page",
     "regrow.infra.mlflow.public",
     "regrow.infra.mlflow.register",
