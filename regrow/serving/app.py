@@ -37,8 +37,9 @@ class Refusal(Exception):
 class Answers:
     """The routes, and what they share."""
 
-    def __init__(self, kind: type[Served], models: Models, metrics: Counted, experiment: str) -> None:
+    def __init__(self, kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = "") -> None:
         self.kind, self.models, self.metrics, self.experiment = kind, models, metrics, experiment
+        self.gate = gate
         self.sample: str | None = None
         """The last valid input, as JSON."""
         self._input: type[BaseModel] = kind.Input
@@ -140,6 +141,7 @@ class Answers:
         return JSONResponse(
             {
                 "experiment": self.experiment,
+                **({"gate": self.gate} if self.gate else {}),
                 **(_told(main) if main is not None else {"trial": None}),
                 "canary": None if canary is None else {**_told(canary), "percent": round(100 * self.models.share, 6)},
             }

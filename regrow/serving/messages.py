@@ -48,9 +48,10 @@ class OnRay(msgspec.Struct, frozen=True, kw_only=True):
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first thing that a process hears.
 
-    `model` is the user's class, FILE.py:CLASS relative to `code`. `sockets`: descriptors on which to answer; none: the process
-    only tries `chosen` and ends. `share`: the part of the requests that goes to the canary, 0 to 1. `sample`: an input for the
-    warm-up where the class has no example, as JSON; None for none. `ray`: Ray Serve is to answer; None: this process.
+    `model` is the user's class, FILE.py:CLASS relative to `code`. `sockets`: descriptors on which to answer; none: the
+    process only tries `chosen` and ends. `share`: the part of the requests that goes to the canary, 0 to 1. `sample`: an
+    input for the warm-up where the class has no example, as JSON; None for none. `ray`: Ray Serve is to answer; None: this
+    process. `gate`: what checkpoints have to meet, empty for nothing.
     """
 
     experiment: str
@@ -62,6 +63,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     chosen: list[Chosen] = []
     sample: str | None = None
     ray: OnRay | None = None
+    gate: str = ""
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):

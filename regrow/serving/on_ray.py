@@ -35,7 +35,7 @@ class Answering:
         self._setup, self._secret = msgspec.json.decode(setup, type=Setup), secret
         self._kind = found(self._setup.model, code or os.getcwd())
         self._models, self._counted = Models(self._setup.share), CountedByRay()
-        self._answers = Answers(self._kind, self._models, self._counted, self._setup.experiment)
+        self._answers = Answers(self._kind, self._models, self._counted, self._setup.experiment, self._setup.gate)
         # On this machine it goes away with the server, also where a replica is killed.
         beside = None if code is None else Path(self._setup.metrics).parent
         self._folders = Path(tempfile.mkdtemp(prefix="regrow-serve-", dir=beside))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from regrow.infra.state.places import Places
 from regrow.serving.following import Following, Wanted
+from regrow.serving.gate import Gate
 from regrow.serving.messages import OnRay, Setup
 from regrow.serving.replicas import Replicas
 from regrow.serving.running import LOOPBACK, Doors, answer, guarded
@@ -72,6 +73,7 @@ class Asked:
     ray: bool
     host: str | None
     port: int
+    gate: Gate | None = None
 
 
 def serve(places: Places, asked: Asked) -> None:
@@ -90,13 +92,16 @@ def serve(places: Places, asked: Asked) -> None:
     common = Setup(
         experiment=asked.name, model=asked.model, code=os.getcwd(), ray=on_ray,
         share=asked.canary.share if asked.canary is not None else 0.0,
+        gate="" if asked.gate is None else asked.gate.text,
     )
     wanted = [Wanted(role="main", trial=asked.trial)]
     if asked.canary is not None:
         wanted.append(Wanted(role="canary", trial=asked.canary.trial))
 
     def choose(replicas: Replicas, scratch: Path, stop: threading.Event) -> None:
-        following = Following(name=asked.name, store=store, replicas=replicas, wanted=tuple(wanted), scratch=scratch)
+        following = Following(
+            name=asked.name, store=store, replicas=replicas, wanted=tuple(wanted), scratch=scratch, gate=asked.gate
+        )
         if asked.follow:
             following.follow(stop, remote=places.remote)
         else:
