@@ -140,7 +140,7 @@ class Answers:
         main, canary = self.models.main, self.models.canary
         return JSONResponse(
             {
-                "experiment": self.experiment,
+                "experiment": (main is not None and main.chosen.experiment) or self.experiment,
                 **({"gate": self.gate} if self.gate else {}),
                 **(_told(main) if main is not None else {"trial": None}),
                 "canary": None if canary is None else {**_told(canary), "percent": round(100 * self.models.share, 6)},

@@ -116,11 +116,10 @@ class Following:
             _LOG.info("the gate %s turned away %s", passing.gate.text, passing.told(found[0].trial, found[0].step))
         return passed
 
-    def _check_gate(self, *, at_once: bool) -> None:
-        """Raises UserError for a gate on a metric that is none: `at_once`, else when a trial is done without it."""
+    def wrong_gate(self, *, at_once: bool = False) -> str:
+        """What is wrong with a gate on a metric that is none: `at_once`, else when a trial is done without it; else empty."""
         passing = self._passing
-        if passing is not None and not self.serving and (at_once or passing.ended) and (wrong := passing.unknown()):
-            raise UserError(wrong)
+        return passing.unknown() if passing is not None and not self.serving and (at_once or passing.ended) else ""
 
     def _serve(self, role: Role, better: list[Candidate], stop: threading.Event) -> None:
         self._count += 1
@@ -138,6 +137,7 @@ class Following:
         chosen = Chosen(
             role=role, trial=found.trial, step=found.step, metric=objective.name, mode=objective.mode, value=found.value,
             manifest=found.manifest, folder=str(folder), config=config_of(self.history, found), since=time.time(),
+            experiment=self.name,
         )
         self.last = self.replicas.offer(chosen)
         if self.last is not None:
@@ -168,7 +168,8 @@ class Following:
             if wanted.trial is not None and wanted.trial >= len(self.history.trials):
                 option = "--canary" if wanted.role == "canary" else "--trial"
                 raise UserError(f"{option}: {self.name!r} has no trial {wanted.trial} (it has {len(self.history.trials)})")
-        self._check_gate(at_once=True)
+        if wrong := self.wrong_gate(at_once=True):
+            raise UserError(wrong)
         try:
             self.settle(stop)
         except OSError as error:
@@ -210,7 +211,8 @@ class Following:
             except (RegrowError, IllegalMove, SpecError, LookupError, msgspec.MsgspecError) as error:
                 trouble, pause = str(error), TROUBLE_SECONDS
                 self._begin()
-            self._check_gate(at_once=False)
+            if wrong := self.wrong_gate():
+                raise UserError(wrong)
             if trouble and trouble != before:
                 _LOG.warning("%s: %s; %s", self.name, trouble, "what is served stays" if self.serving else "waiting")
             stop.wait(pause)

@@ -15,7 +15,8 @@ Role = Literal["main", "canary"]
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     """A checkpoint to load: `folder` holds its files. `since`: when it was chosen, seconds since the epoch.
 
-    `metric` is the objective's name, `value` what it was at the step, `mode` min or max.
+    `experiment`: whose checkpoint it is, empty for the one that is served by its name. `metric` is the objective's name,
+    `value` what it was at the step, `mode` min or max.
     """
 
     role: Role
@@ -28,6 +29,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     folder: str
     config: dict[str, Any]
     since: float
+    experiment: str = ""
 
 
 class OnRay(msgspec.Struct, frozen=True, kw_only=True):

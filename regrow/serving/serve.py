@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.infra.state.places import Places
+from regrow.search.recurrence import experiments_of
 from regrow.serving.following import Following, Wanted
 from regrow.serving.gate import Gate
 from regrow.serving.messages import OnRay, Setup
 from regrow.serving.replicas import Replicas
 from regrow.serving.running import LOOPBACK, Doors, answer, guarded
+from regrow.serving.series import Series
 from regrow.tasks.errors import UserError
 
 
@@ -79,7 +81,8 @@ class Asked:
 def serve(places: Places, asked: Asked) -> None:
     """Serves until SIGTERM or Ctrl-C. Raises UserError and UserCodeError for what cannot be served."""
     host = guarded(asked.host)
-    store = places.known(asked.name)
+    series = _is_series(places, asked)
+    store = places.store(asked.name) if series else places.known(asked.name)
     doors = Doors.open(host, asked.port)
     on_ray = None
     if asked.ray:
@@ -99,7 +102,9 @@ def serve(places: Places, asked: Asked) -> None:
         wanted.append(Wanted(role="canary", trial=asked.canary.trial))
 
     def choose(replicas: Replicas, scratch: Path, stop: threading.Event) -> None:
-        following = Following(
+        following: Following | Series = Series(
+            name=asked.name, places=places, replicas=replicas, scratch=scratch, gate=asked.gate
+        ) if series else Following(
             name=asked.name, store=store, replicas=replicas, wanted=tuple(wanted), scratch=scratch, gate=asked.gate
         )
         if asked.follow:
@@ -108,6 +113,17 @@ def serve(places: Places, asked: Asked) -> None:
             following.once(stop)
 
     answer(common, doors, 1 if asked.ray else asked.replicas.least, choose)
+
+
+def _is_series(places: Places, asked: Asked) -> bool:
+    """Whether it is the name of a schedule with experiments, not of an experiment. Raises UserError for a trial of such a one."""
+    there = places.experiments()
+    if asked.name in there or not experiments_of(asked.name, there):
+        return False
+    if asked.trial is not None or asked.canary is not None:
+        option = "--trial" if asked.trial is not None else "--canary"
+        raise UserError(f"{option}: {asked.name!r} is a schedule; name one of its experiments, which have trials")
+    return True
 
 
 def _need_ray_serve() -> None:
