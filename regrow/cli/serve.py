@@ -23,6 +23,13 @@ def serve(
     follow: Annotated[
         bool, typer.Option("--follow", help="Move to a better checkpoint whenever the experiment saves one")
     ] = False,
+    gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITIONS", help='Serve only checkpoints whose metrics meet it: "accuracy > 0.98 and latency <= 10"',
+            show_default=False,
+        ),
+    ] = None,
     canary: Annotated[
         str | None,
         typer.Option(
@@ -50,6 +57,7 @@ def serve(
     state: StateOption = None,
 ) -> None:
     """Answer requests with an experiment's best checkpoint, while it runs or afterwards."""
+    from regrow.serving.gate import Gate
     from regrow.serving.serve import Asked, Canary, Count
     from regrow.serving.serve import serve as serve_it
 
@@ -58,5 +66,6 @@ def serve(
     asked = Asked(
         name=name, model=model, follow=follow, trial=trial, canary=None if canary is None else Canary.parse(canary),
         replicas=Count.parse(replicas, ray=ray), ray=ray, host=host, port=port,
+        gate=None if gate is None else Gate.parse(gate),
     )
     serve_it(Places.at(state), asked)

@@ -41,8 +41,9 @@ class Answers:
 
     path = "/predict"
 
-    def __init__(self, kind: type[Served], models: Models, metrics: Counted, experiment: str) -> None:
+    def __init__(self, kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = "") -> None:
         self.kind, self.models, self.metrics, self.experiment = kind, models, metrics, experiment
+        self.gate = gate
         self.sample: str | None = None
         """The last valid input, as JSON."""
         self._input: type[BaseModel] = kind.Input
@@ -150,7 +151,8 @@ class Answers:
         main, canary = self.models.main, self.models.canary
         return JSONResponse(
             {
-                "experiment": self.experiment,
+                "experiment": (main is not None and main.chosen.experiment) or self.experiment,
+                **({"gate": self.gate} if self.gate else {}),
                 **(_told(main) if main is not None else {"trial": None}),
                 "canary": None if canary is None else {**_told(canary), "percent": round(100 * self.models.share, 6)},
             }
@@ -196,6 +198,6 @@ class Invocations(Answers):
         return Response(answer.body, answer.status, media_type=answer.content_type)
 
 
-def answers(kind: type[Served], models: Models, metrics: Counted, experiment: str) -> Answers:
+def answers(kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = "") -> Answers:
     """What answers with models of this class."""
-    return (Invocations if kind is Logged else Answers)(kind, models, metrics, experiment)
+    return (Invocations if kind is Logged else Answers)(kind, models, metrics, experiment, gate)
