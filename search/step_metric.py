@@ -29,7 +29,7 @@ class StepMetric(msgspec.Struct, frozen=True, kw_only=True):
 class Filled(Sequence[float]):
     """Values by time, of reports that leave some out: that of time t, at t - 1, is what the first report since then said.
 
-    `times` ascend. Of a time after the last report it is the last value. It looks at the arrays that it is given, and copies none.
+    `times` ascend. Of a time after the last report it is the last value. It looks at the arrays it is given, and copies none.
     """
 
     __slots__ = ("_length", "_times", "_values")
