@@ -36,6 +36,7 @@ from regrow.cli.status import status
 from regrow.cli.stop import stop
 from regrow.cli.trials import trials
 from regrow.cli.try_ import try_
+from regrow.cli.tune import tune
 from regrow.cli.ui import ui
 from regrow.cli.up import up
 from regrow.cli.verify import verify
@@ -53,7 +54,7 @@ app = typer.Typer(
     help="Machine-learning experiments that cannot be lost.",
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
-    run, try_, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, note, cp, mv, rm, verify, schema,
+    run, try_, tune, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, note, cp, mv, rm, verify, schema,
     simulate, ui, up, down, status, schedule, schedules,
 )
 """In the order in which `regrow --help` lists them. Each is the one public function of the module of its name."""
