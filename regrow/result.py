@@ -72,6 +72,11 @@ class Result:
         return self
 
     @property
+    def state(self) -> str:
+        """The root of the state that it lies in: a folder, or an S3 URL."""
+        return self._places.root
+
+    @property
     def spec(self) -> Spec:
         """The specification."""
         return self._history.spec

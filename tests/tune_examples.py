@@ -18,10 +18,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
+import ray
 
 from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
@@ -79,9 +79,7 @@ EXAMPLES = (
 
 def run(example: Example, folder: Path) -> str:
     """Runs one, killed once; returns `passed`, or what went wrong."""
-    spec = find_spec("ray")
-    assert spec is not None and spec.origin is not None
-    script = Path(spec.origin).parent / "tune" / "examples" / example.script
+    script = Path(ray.__file__).parent / "tune" / "examples" / example.script
     command = [sys.executable, "-m", "regrow", "tune", "--state", str(folder / "state"), str(script), *example.arguments]
     said = SAID / f"tune-{script.stem}.txt"
     with said.open("w") as out:

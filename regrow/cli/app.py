@@ -60,7 +60,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 """In the order in which `regrow --help` lists them. Each is the one public function of the module of its name."""
 
 for command in COMMANDS:
-    app.command(command.__name__.rstrip("_"))(command)
+    settings = getattr(sys.modules[command.__module__], "SETTINGS", None)
+    app.command(command.__name__.rstrip("_"), context_settings=settings)(command)
 app.add_typer(cluster, name="cluster")
 
 

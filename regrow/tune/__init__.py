@@ -1,7 +1,7 @@
 """`import regrow.tune as tune`: Ray Tune's names, with a Tuner, and a `run`, that are durable; all others are Ray's own.
 
-What `regrow tune script.py` puts in the place of Ray's while it runs a script is here, too. Nothing of Tune's controller runs: a
-Tuner is translated (`translation.py`), its trainable wrapped (`trainables.py`), and what comes back are views of the log (`results.py`).
+What `regrow tune script.py` puts in the place of Ray's while it runs a script is here, too. Nothing of Tune's controller runs:
+a Tuner is translated (`translation.py`), its trainable wrapped (`trainables.py`), and what comes back are views of the log.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class _Feed:
         self._history.apply(event)
         if isinstance(event, Proposed):
             self._trials[event.trial] = self._trial(event.trial)
-        trial = self._trials.get(getattr(event, "trial", -1))
+        trial: Any = self._trials.get(getattr(event, "trial", -1))
         if isinstance(event, Began):
             trial.status = "RUNNING"
             trial.config = self._config(event.trial)

@@ -1,4 +1,4 @@
-"""What a population changes: Tune names it apart from the space, and lets it begin from constants; here it is a domain and points."""
+"""Tune names what a population changes apart from the space; here it is a domain, and points to begin from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def with_mutations(
             now = _covering(now, before)
             first[name] = before
         elif (known := _at(template, path)) is not None:
-            raise SpecError(f"hyperparam_mutations.{name}", repr(known), "cannot begin from this value", "give it a number or a text")
+            key, hint = f"hyperparam_mutations.{name}", "give it a number or a text"
+            raise SpecError(key, repr(known), "cannot begin from this value", hint)
         _put(space, path, now)
         _put(template, path, Hole(path))
     return replace(translated, space=space, template=template), first
@@ -146,4 +147,5 @@ def _put(node: dict[Any, Any], path: tuple[str, ...], value: Any) -> None:
 def changeable(space: Mapping[str, Any], mutations: Mapping[str, Any]) -> list[str]:
     """Dotted names of the parameters that a population changes: a choice of one value cannot."""
     names = dict(leaves(space))
-    return [name for path, _ in _paths(mutations) if (domain := names.get(name := ".".join(path))) is not None and domain.cells != 1]
+    wanted = [".".join(path) for path, _ in _paths(mutations)]
+    return [name for name in wanted if name in names and names[name].cells != 1]

@@ -1,4 +1,4 @@
-"""What a script gives to Ray Tune's searchers and schedulers, noted as they are made: their documented arguments, no private names.
+"""What a script gives to Ray Tune's searchers and schedulers, noted as they are made: documented arguments, no private names.
 
 A searcher's own constructor is not called: it may need a library that nothing here needs.
 """

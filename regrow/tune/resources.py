@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from regrow.search.errors import SpecError
+from regrow.tune.private import asked_for
 
 
 def resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     """The `resources` of a specification: the first bundle is the trial's, the others, which have to be alike, are for its tasks
     and actors. `config` is one that a class, or a function of a configuration, may look at. Raises SpecError.
     """
-    asked = getattr(trainable, "_resources", None)
+    asked = asked_for(trainable)
     if asked is None and hasattr(trainable, "default_resource_request"):
         try:
             asked = trainable.default_resource_request(dict(config))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from regrow.tune.translation import Translation
 
 _WINDOWS = {"last-5-avg": 5, "last-10-avg": 10}
+_OVER = ("done", "stopped")
 SCOPES = ("last", "all", "avg", *_WINDOWS)
 
 
@@ -29,9 +30,9 @@ class Result:
     """
 
     def __init__(self, log: Log, trial: TrialResult, template: Any) -> None:
-        self._log, self._trial = log, trial
+        self._log, self._trial, self.state = log, trial, trial.state
         self.trial_id = f"{log.name}_{trial.number:05d}"
-        self.path = f"{log.spec.state or log._places.root}/{log.name}"
+        self.path = f"{log.state}/{log.name}"
         seed = seed_for(log.spec.seed, trial.number, "trial")
         self.config: dict[str, Any] = trial.config if template is None else fill(template, trial.config, seed)
 
@@ -47,7 +48,8 @@ class Result:
         last = {} if rows.empty else {str(key): value for key, value in rows.iloc[-1].items() if key not in ("attempt", "time")}
         if ITERATION in last:
             last[ITERATION] = int(last[ITERATION])
-        return {**_nested(last), **last, "config": self.config, "trial_id": self.trial_id, "done": self._trial.state in ("done", "stopped")}
+        about = {"config": self.config, "trial_id": self.trial_id, "done": self.state in _OVER}
+        return {**_nested(last), **last, **about}
 
     @property
     def error(self) -> Exception | None:
@@ -108,16 +110,17 @@ class ResultGrid:
     """All trials of an experiment, by number."""
 
     def __init__(self, log: Log, found: Translation | None = None) -> None:
-        self._log, self._metric, self._mode = log, found and found.metric, found and found.mode
-        if found is None and isinstance(log.spec.metric, str) and log.spec.metric != ITERATION:
-            self._metric, self._mode = log.spec.metric, log.spec.mode
+        self._log = log
+        named = isinstance(log.spec.metric, str) and log.spec.metric != ITERATION
+        self._metric: Any = found.metric if found is not None else log.spec.metric if named else None
+        self._mode: Any = found.mode if found is not None else log.spec.mode if named else None
         template = None if found is None else found.trainable.template
         self._results = [Result(log, trial, template) for trial in log.trials]
 
     @property
     def experiment_path(self) -> str:
         """State root and name: what `Tuner.restore` takes."""
-        return f"{self._log._places.root}/{self._log.name}"
+        return f"{self._log.state}/{self._log.name}"
 
     @property
     def errors(self) -> list[Exception]:
@@ -132,12 +135,12 @@ class ResultGrid:
     @property
     def num_terminated(self) -> int:
         """How many trials ended, and did not fail."""
-        return sum(result._trial.state in ("done", "stopped") for result in self._results)
+        return sum(result.state in _OVER for result in self._results)
 
     def get_best_result(
         self, metric: str | None = None, mode: str | None = None, scope: str = "last", filter_nan_and_inf: bool = True
     ) -> Result:
-        """The best trial, by its last report; `scope`: by its best one (all), or a mean. Raises RuntimeError where there is none."""
+        """The best trial, by its last report; `scope`: by its best one (all), a mean. Raises RuntimeError where there is none."""
         metric, mode = self._chosen(metric, mode)
         values = {number: result.value(metric, mode, scope) for number, result in enumerate(self._results)}
         known = {number: value for number, value in values.items() if value is not None}
@@ -164,9 +167,9 @@ class ResultGrid:
     def _chosen(self, metric: str | None, mode: str | None) -> tuple[str, str]:
         metric, mode = metric or self._metric, mode or self._mode
         if not isinstance(metric, str):
-            raise ValueError("no metric is given: write get_best_result(metric=..., mode=...)")
+            raise ValueError("no metric is given: write get_best_result(metric=..., mode=...)")  # noqa: TRY004 - as Ray's
         if not isinstance(mode, str):
-            raise ValueError("no mode is given: write get_best_result(metric=..., mode='min' or 'max')")
+            raise ValueError("no mode is given: write get_best_result(mode='min' or 'max')")  # noqa: TRY004 - as Ray's
         return metric, mode
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ def resume(result: Result, *, retry: bool) -> Result:
     from regrow.live import Live
     from regrow.live.output import Terminal
 
-    places: Places = result._places
+    places = Places.at(result.state)
     live = Live(Terminal(highlight=False))
     try:
         launch(result.name, spec=None, places=places, retry_failed=retry, watch=live.watch, announce=live.announce)

@@ -59,7 +59,7 @@ def _hyperband(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduli
     return _timed(given, {"hyperband": {"reduction_factor": factor}}, most=int(given["max_t"]))
 
 
-def _median(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
+def _median(given: Mapping[str, Any], _say: Callable[[str], None]) -> Scheduling:
     options = {
         "grace_period": max(1, int(given["grace_period"])), "min_samples_required": given["min_samples_required"],
         "interval": max(1, int(given["min_time_slice"])),
@@ -73,13 +73,13 @@ def _population(given: Mapping[str, Any], say: Callable[[str], None]) -> Schedul
         "resample_probability": given["resample_probability"], "perturbation_factors": list(given["perturbation_factors"]),
     }
     if given.get("burn_in_period"):
-        say(f"scheduler: burn_in_period={given['burn_in_period']:g} is not kept: the first exploit may come at the first interval")
+        say(f"scheduler: burn_in_period={given['burn_in_period']:g} is not kept: a population begins to exploit at once")
     return _timed(
         given, {"pbt": options}, mutations=given["hyperparam_mutations"] or {}, explored=given["custom_explore_fn"],
     )
 
 
-def _bandits(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
+def _bandits(given: Mapping[str, Any], _say: Callable[[str], None]) -> Scheduling:
     options = {
         "perturbation_interval": max(1, int(given["perturbation_interval"])), "quantile_fraction": given["quantile_fraction"],
     }

@@ -14,7 +14,7 @@ from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.traces import user_trace
 from regrow.tune.private import check_version
 from regrow.tune.replaced import Replaced
-from regrow.tune.tuner import Session, Tuner
+from regrow.tune.tuner import Session, Tuner, say
 from regrow.tune.unsupported import refused
 
 
@@ -25,7 +25,7 @@ def run_script(script: Path, arguments: list[str], *, name: str | None, state: s
         raise UserError(f"there is no file {script}")
     if wrong := refused(script):
         raise UserError(f"{script} cannot run here:\n" + "\n".join(wrong))
-    replaced = Replaced(lambda line: print(f"regrow tune: {line}", flush=True))
+    replaced = Replaced(say)
     Tuner.session = Session(name=name, state=state, quiet=quiet, apart=replaced.apart)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.search.errors import SpecError
-from regrow.tune.recorded import SEARCHERS, given as given_to
+from regrow.tune.recorded import SEARCHERS
+from regrow.tune.recorded import given as given_to
 
 _IN_TUNE = ("BasicVariantGenerator",)
 """What needs no word when something stands for it: there it draws at random as well."""

@@ -48,8 +48,9 @@ class Reporting:
         step = self.trial.step + 1
         told = {key: value for key, value in result.items() if key not in _FILLED_IN}
         full = {**flat(told), ITERATION: step, TOTAL: total}
-        about = {"config": self._config, "trial_id": self._name, "done": bool(result.get("done"))}
-        self._enough = about["done"] or self._stop(self._name, {**result, **full, **about})
+        done = bool(result.get("done"))
+        about = {"config": self._config, "trial_id": self._name, "done": done}
+        self._enough = done or self._stop(self._name, {**result, **full, **about})
         self.trial.report(numbers(full), checkpoint=save and self._saving(save, total))
 
     def _saving(self, save: Save, total: float) -> Save:

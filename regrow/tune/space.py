@@ -57,9 +57,11 @@ def domain_of(given: Any, path: str, say: Callable[[str], None]) -> Domain | Non
     if not isinstance(given, sample.Domain):
         return None
     try:
-        sampler, step = given.get_sampler(), None
+        of_type: Any = given
+        sampler, step = of_type.get_sampler(), None
         if isinstance(sampler, sample.Quantized):
-            sampler, step = sampler.get_sampler(), sampler.q
+            inner: Any = sampler
+            sampler, step = inner.get_sampler(), sampler.q
         if isinstance(given, sample.Categorical):
             return Choice(values=tuple(_plain(v) for v in given.categories))
         if isinstance(sampler, sample.Normal):
@@ -75,7 +77,8 @@ def domain_of(given: Any, path: str, say: Callable[[str], None]) -> Domain | Non
             return Float(low=given.lower, high=given.upper, log=log, step=None if log else step)
     except SpecError as error:
         raise error.within(f"param_space.{path}") from None
-    raise SpecError(f"param_space.{path}", repr(given), "is a domain that regrow does not know", "use uniform, choice, randint, ...")
+    problem = "is a domain that regrow does not know"
+    raise SpecError(f"param_space.{path}", repr(given), problem, "use uniform, choice, randint, ...")
 
 
 def _whole(lower: int, upper: int, step: int | None, *, log: bool) -> Domain:
@@ -104,9 +107,9 @@ def _entry(value: Any, path: tuple[str, ...], say: Callable[[str], None]) -> tup
     if isinstance(value, sample.Function):
         return None, Late(value.func)
     if isinstance(value, dict) and set(value) == {"grid_search"}:
-        return _listed(Grid, value["grid_search"], path, say)
+        return _listed(Grid, value["grid_search"], path)
     if isinstance(value, sample.Categorical):
-        return _listed(Choice, value.categories, path, say)
+        return _listed(Choice, value.categories, path)
     if (domain := domain_of(value, dotted, say)) is not None:
         return domain, Hole(path)
     if isinstance(value, dict) and value:
@@ -118,7 +121,7 @@ def _entry(value: Any, path: tuple[str, ...], say: Callable[[str], None]) -> tup
     return (Constant(value=_plain(value)) if _is_json(value) else None), value
 
 
-def _listed(kind: type[Choice], given: Any, path: tuple[str, ...], say: Callable[[str], None]) -> tuple[Domain, Any]:
+def _listed(kind: type[Choice], given: Any, path: tuple[str, ...]) -> tuple[Domain, Any]:
     """A choice of values; where they are no JSON, or hold domains or the same value twice, of their indices."""
     values = [_plain(value) for value in given]
     if any(_holds_domain(value) for value in values):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.search.errors import SpecError
+from regrow.tune.private import parts, timeout
 from regrow.tune.schedules import ITERATION
 
 
@@ -25,7 +26,7 @@ class Stopping:
 def stopping(stop: Any) -> Stopping:
     """What `RunConfig(stop=...)` says. Raises SpecError for what is none of a map, a function and Stoppers."""
     from ray.tune import Stopper
-    from ray.tune.stopper import CombinedStopper, MaximumIterationStopper, TimeoutStopper
+    from ray.tune.stopper import MaximumIterationStopper, TimeoutStopper
 
     if stop is None:
         return Stopping(trial=_Any(()))
@@ -33,10 +34,8 @@ def stopping(stop: Any) -> Stopping:
         steps = stop.get(ITERATION)
         return Stopping(trial=_Reached(dict(stop)), steps=None if steps is None else int(steps))
     if isinstance(stop, Stopper | list | tuple):
-        flat = list(stop) if isinstance(stop, list | tuple) else [stop]
-        while any(isinstance(one, CombinedStopper) for one in flat):
-            flat = [part for one in flat for part in (one._stoppers if isinstance(one, CombinedStopper) else (one,))]
-        timeouts = [one._timeout_seconds for one in flat if isinstance(one, TimeoutStopper)]
+        flat = [part for one in (stop if isinstance(stop, list | tuple) else [stop]) for part in parts(one)]
+        timeouts = [timeout(one) for one in flat if isinstance(one, TimeoutStopper)]
         others = tuple(one for one in flat if not isinstance(one, TimeoutStopper))
         if not all(isinstance(one, Stopper) for one in others):
             raise SpecError("stop", repr(stop), "holds something that is no Stopper", "give Stoppers, a map or a function")
@@ -64,4 +63,5 @@ class _Any:
     functions: tuple[Callable[[str, dict[str, Any]], bool], ...]
 
     def __call__(self, trial: str, result: dict[str, Any]) -> bool:
-        return any([bool(function(trial, result)) for function in self.functions])  # all are asked: some count
+        answers = [bool(function(trial, result)) for function in self.functions]  # all are asked: some count
+        return any(answers)

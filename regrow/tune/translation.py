@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ def translated(asked: Asked, default_name: str) -> Translation:
     options: dict[str, Any] = {
         "name": name, "space": space.space, "trials": trials, "search": search.search, "seed": search.seed,
         "concurrency": config.max_concurrent_trials or search.concurrency, "score": DEFAULT_SCORE,
-        "resources": resources(asked.trainable, _example(space)), **_objective(metric, mode, said), **_ending(config, schedule, stop),
-        **_schedule(schedule, space), **_keeping(run), **_points(space, search),
+        "resources": resources(asked.trainable, _example(space)), **_objective(metric, mode, said),
+        **_ending(config, schedule, stop), **_schedule(schedule, space), **_keeping(run), **_points(space, search),
     }
     if search.repeats > 1:
         options |= {"repeats": search.repeats, "trials": trials * search.repeats}
@@ -73,15 +73,14 @@ def translated(asked: Asked, default_name: str) -> Translation:
     if failures:
         options["retries"] = {"error": "unlimited" if failures < 0 else failures}
     if run.storage_path and run.storage_path != type(run)().storage_path:  # Tune's own default is a folder in the user's home
-        options["state"] = str(Path(run.storage_path).expanduser()) if "://" not in str(run.storage_path) else str(run.storage_path)
+        place = str(run.storage_path)
+        options["state"] = place if "://" in place else str(Path(place).expanduser())
     said += [f"TuneConfig: {key} is not used: trials have numbers" for key in _INERT if getattr(config, key, None)]
     trainable = Trainable(
         theirs=asked.trainable, template=space.template, experiment=name, stop=stop.trial, explored=schedule.explored,
     )
-    return Translation(
-        trainable=trainable, options={key: value for key, value in options.items() if value is not None}, metric=metric, mode=mode,
-        stopping=stop, said=said,
-    )
+    chosen = {key: value for key, value in options.items() if value is not None}
+    return Translation(trainable=trainable, options=chosen, metric=metric, mode=mode, stopping=stop, said=said)
 
 
 def _metric(config: Any, search: Searching, schedule: Scheduling) -> tuple[Any, Any]:
@@ -128,21 +127,23 @@ def _points(space: Translated, search: Searching) -> dict[str, Any]:
         from regrow.search.samplers.random_search import drawn
 
         names = {parameter.name for parameter in whole.flat}
-        flat = [
-            drawn(whole, number, search.seed + number, {key.replace("/", "."): v for key, v in point.items() if key.replace("/", ".") in names})
-            for number, point in enumerate(search.points)
-        ]
+        flat = []
+        for number, point in enumerate(search.points):
+            given = {key.replace("/", "."): value for key, value in point.items()}
+            known = {key: value for key, value in given.items() if key in names}
+            flat.append(drawn(whole, number, search.seed + number, known))
     return {"points": [{"config": whole.nest(point)} for point in flat]}
 
 
 def _ending(config: Any, schedule: Scheduling, stop: Stopping) -> dict[str, Any]:
     """When trials and the experiment end. Where a metric counts the time, steps are the business of the trial's own stop."""
-    limits = [limit for limit in (schedule.most, None if schedule.clock else stop.steps) if limit is not None]
+    steps = None if schedule.clock else stop.steps
+    most = steps if schedule.most is None else schedule.most  # of which rungs are made; a trial's own stop may come before
     budget = config.time_budget_s
-    seconds = budget.total_seconds() if isinstance(budget, datetime.timedelta) else budget
+    seconds = budget.total_seconds() if isinstance(budget, dt.timedelta) else budget
     seconds = min((float(s) for s in (seconds, stop.seconds) if s is not None), default=None)
     return {
-        "max_steps": min(limits, default=None), "stop": None if seconds is None else {"hours": seconds / 3600},
+        "max_steps": most, "stop": None if seconds is None else {"hours": seconds / 3600},
         "step_metric": schedule.clock,
     }
 

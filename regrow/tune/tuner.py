@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tune.analysis import ExperimentAnalysis
 from regrow.tune.feed import feeding
-from regrow.tune.private import check_version
+from regrow.tune.private import RESOURCES, asked_for, check_version
 from regrow.tune.results import ResultGrid
 from regrow.tune.translation import Asked, Translation, translated
 
@@ -24,38 +25,43 @@ INTERRUPTED = 3
 _GIVEN_UP = ("interrupted", "stopped")
 
 
+def say(line: str) -> None:
+    """Tells the user a line beside what the script prints."""
+    sys.stdout.write(f"regrow tune: {line}\n")
+    sys.stdout.flush()
+
+
 class Session:
     """How the experiments of one script are run. `name`, `state`: in place of what the script says, None for that.
 
-    `apart`: a context in which regrow itself runs, where the script's names are those of Ray again.
+    `apart` makes a context in which regrow itself runs, where the script's names are those of Ray again.
     """
 
     def __init__(
         self, *, name: str | None = None, state: str | None = None, quiet: bool = False,
         apart: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._name, self._state, self._quiet, self._apart = name, state, quiet, apart
+        self._name, self._state, self._quiet, self.apart = name, state, quiet, apart
         self._taken: dict[str, int] = {}
 
     def run(self, asked: Asked) -> tuple[ResultGrid, Translation]:
-        """Runs an experiment, or goes on with it. Raises SpecError and UserError before anything is started, and SystemExit where
-        it was interrupted.
+        """Runs an experiment, or goes on with it. Raises SpecError and UserError before anything is started, and SystemExit
+        where it was interrupted.
         """
         check_version()
-        asked = Asked(
-            trainable=asked.trainable, param_space=asked.param_space, tune=asked.tune, run=asked.run, name=self._name or asked.name
-        )
+        if self._name is not None:
+            asked = replace(asked, name=self._name)
         found = translated(asked, _default_name(asked.trainable))
         found = self._numbered(found)
         options = {**found.options, **({"state": self._state} if self._state else {})}
         for line in found.said:
-            print(f"regrow tune: {line}", flush=True)
-        with self._apart():
+            say(line)
+        with self.apart():
             experiment = _experiment(found, options)
             with feeding(experiment.spec, found, asked.run.callbacks or ()):
                 result = experiment.run(quiet=self._quiet)
         if result.status in _GIVEN_UP and result.spec.stop == Spec.model_fields["stop"].default and not found.stopping.whole:
-            print("the script ends here; the same command goes on", flush=True)
+            say("the script ends here; the same command goes on")
             sys.exit(INTERRUPTED)
         return ResultGrid(result, found), found
 
@@ -118,18 +124,17 @@ class Tuner:
 
     @classmethod
     def restore(
-        cls, path: str, trainable: Any, *, param_space: Any = None, resume_unfinished: bool = True, resume_errored: bool = False,
-        restart_errored: bool = False, **_: Any,
+        cls, path: str, trainable: Any, *, resume_errored: bool = False, restart_errored: bool = False, **_: Any,
     ) -> Tuner:
         """A Tuner whose `fit` goes on with the experiment at `path` (state root, slash, name), with what its log says of it.
 
         Raises UserError where there is none.
         """
         root, name = _split(path)
-        with cls.session._apart():
+        with cls.session.apart():
             result = open_experiment(name, root)
         tuner: Tuner = _Restored(result, trainable, retry=resume_errored or restart_errored)
-        tuner.session = cls.session  # type: ignore[misc]  # of the class, which a script's session is set on
+        tuner.session = cls.session
         return tuner
 
     @staticmethod
@@ -154,7 +159,7 @@ class _Restored(Tuner):
         from regrow.tune.resuming import resume
 
         assert self._restored is not None
-        with self.session._apart():
+        with self.session.apart():
             result = resume(self._restored, retry=self._retry)
         self._results = ResultGrid(result)
         return self._results
@@ -217,11 +222,12 @@ def with_parameters(trainable: Any, **given: Any) -> Any:
 
     if not isinstance(trainable, type):
         bound = functools.wraps(trainable, updated=())(functools.partial(trainable, **given))
-        if hasattr(trainable, "_resources"):
-            bound._resources = trainable._resources  # type: ignore[attr-defined]  # where with_resources keeps them
+        setattr(bound, RESOURCES, asked_for(trainable))
         return bound
 
+    base: Any = trainable
+
     def setup(self: Any, config: dict[str, Any]) -> None:
-        trainable.setup(self, config, **given)
+        base.setup(self, config, **given)
 
     return type(trainable.__name__, (trainable,), {"setup": setup})
