@@ -9,6 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import ray
+
+from regrow.tune.recorded import begin
+
 _OURS = {
     "Tuner": "tuner", "run": "tuner", "register_trainable": "tuner", "with_parameters": "tuner", "ResultGrid": "results",
     "Result": "results", "ExperimentAnalysis": "analysis",
@@ -21,6 +25,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"regrow.tune.{_OURS[name]}"), name)
     if name.startswith("_"):
         raise AttributeError(name)
-    theirs = import_module("ray.tune")
-    import_module("regrow.tune.recorded").begin()
-    return getattr(theirs, name)
+    return getattr(import_module("ray.tune"), name)
+
+
+if not ray.is_initialized():  # in a script; a trial, which is a process of Ray's, has no use for it, nor for what it imports
+    begin()

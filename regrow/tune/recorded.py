@@ -10,6 +10,8 @@ import inspect
 from functools import wraps
 from typing import Any
 
+from regrow.tasks.errors import UserError
+
 SEARCHERS = {
     "ray.tune.search.basic_variant:BasicVariantGenerator": "random",
     "ray.tune.search.optuna:OptunaSearch": "tpe",
@@ -30,8 +32,10 @@ GIVEN = "_regrow_given"
 
 
 def given(thing: object) -> dict[str, Any]:
-    """The arguments that a searcher or scheduler was made with, defaults included."""
-    found: dict[str, Any] = getattr(thing, GIVEN, {})
+    """The arguments that a searcher or scheduler was made with, defaults included. Raises UserError for one made unnoticed."""
+    found: dict[str, Any] | None = getattr(thing, GIVEN, None)
+    if found is None:
+        raise UserError(f"the {type(thing).__name__} was made before regrow.tune was imported; import that first")
     return found
 
 

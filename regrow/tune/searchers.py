@@ -47,13 +47,13 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
         return Searching(concurrency=concurrency)
     name = type(algorithm).__name__
     if isinstance(algorithm, str):
-        name, algorithm = algorithm, object()
+        name = algorithm
     search = next((ours for place, ours in SEARCHERS.items() if name == place.partition(":")[2]), None)
     search = {"random": "random", "variant_generator": "random", "optuna": "tpe", "hyperopt": "tpe"}.get(name, search)
     if search is None:
         known = ", ".join(place.partition(":")[2] for place in SEARCHERS)
         raise SpecError("search_alg", name, "has no counterpart", f"take one of {known}")
-    given = given_to(algorithm)
+    given = {} if isinstance(algorithm, str) else given_to(algorithm)
     if name not in _IN_TUNE:
         say(f"search: {name} is regrow's {search}")
     seed = next((given[key] for key in ("seed", "random_state_seed", "random_state") if isinstance(given.get(key), int)), 0)
