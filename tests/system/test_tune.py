@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -142,3 +145,30 @@ def test_what_cannot_run_is_said_with_its_line_and_nothing_is_started(desk: Desk
     assert "ZeroDivisionError" in desk.run("tune", script, expect=1).stderr
     assert desk.run("tune", desk.folder / "none.py", expect=2).stderr.strip() == f"regrow: there is no file {desk.folder / 'none.py'}"
     assert not list(desk.folder.glob(".regrow/*"))
+
+
+GRID = """
+from ray import tune
+
+def train(config):
+    for step in range(1, 6):
+        tune.report({"loss": (config["x"] - 2) ** 2 + config["deep"]["y"] / step})
+
+space = {"x": tune.grid_search([0, 1, 2.5]), "deep": {"y": tune.grid_search([1.0, 3.0])}, "z": tune.sample_from(lambda c: c["x"] * 2)}
+results = tune.Tuner(train, param_space=space, tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=2)).fit()
+best, first = results.get_best_result(), results.get_best_result(scope="avg")
+frame = results.get_dataframe()
+print("END", len(results), best.config, best.metrics["loss"], first.config, best.metrics["training_iteration"],
+      sorted(frame["loss"]), sorted(frame["config/deep/y"]), len(best.metrics_dataframe))
+"""
+
+
+@pytest.mark.nightly
+def test_a_grid_gives_what_ray_tune_itself_gives(desk: Desk) -> None:
+    script = desk.folder / "grid.py"
+    script.write_text(GRID)
+    environment = {**os.environ, "RAY_ADDRESS": "local", "HOME": str(desk.folder)}
+    theirs = subprocess.run(
+        [sys.executable, script], cwd=desk.folder, env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert re.findall("END .*", desk.run("tune", script).stdout) == re.findall("END .*", theirs.stdout) != []
