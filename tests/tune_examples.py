@@ -68,12 +68,7 @@ EXAMPLES = (
     Example(script="xgboost_example.py", arguments=SMOKE),
     Example(script="lightgbm_example.py", arguments=SMOKE),
     Example(script="xgboost_dynamic_resources_example.py", arguments=SMOKE),
-    Example(script="mlflow_example.py", arguments=SMOKE),
-    Example(script="mnist_pytorch.py", arguments=SMOKE),
-    Example(script="mnist_pytorch_trainable.py", arguments=SMOKE),
-    Example(script="pbt_convnet_example.py", arguments=SMOKE),
-    Example(script="pbt_convnet_function_example.py", arguments=SMOKE),
-    Example(script="optuna_define_by_run_example.py", arguments=SMOKE),
+    Example(script="mlflow_example.py", arguments=("--tracking-uri", "sqlite:///mlflow.db")),
 )
 
 

@@ -26,6 +26,14 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """One of several templates: that whose index is at `path` of the proposed configuration."""
+
+    path: tuple[str, ...]
+    options: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Late:
     """`tune.sample_from(function)`: computed when all else is known."""
 
@@ -92,15 +100,22 @@ def _called(function: Callable[..., Any], config: dict[str, Any]) -> Any:
 
 def _filled(node: Any, proposed: Mapping[str, Any]) -> Any:
     if isinstance(node, Hole):
-        value: Any = proposed
-        for name in node.path:
-            value = value[name]
+        value = _at(proposed, node.path)
         return value if node.values is None else node.values[value]
+    if isinstance(node, Switch):
+        return _filled(node.options[_at(proposed, node.path)], proposed)
     if isinstance(node, dict):
         return {key: _filled(value, proposed) for key, value in node.items()}
     if isinstance(node, list):
         return [_filled(value, proposed) for value in node]
     return node
+
+
+def _at(proposed: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = proposed
+    for name in path:
+        value = value[name]
+    return value
 
 
 def _late(node: Any) -> list[tuple[Any, Any, Late]]:

@@ -21,7 +21,11 @@ MINOR = "2.60"
 
 
 def check_version() -> None:
-    """Raises UserError where another minor release of Ray is installed."""
+    """Raises UserError where another minor release of Ray is installed, or Tune is not."""
+    try:
+        importlib.import_module("ray.tune")
+    except ImportError as error:
+        raise UserError(f"Ray Tune cannot be imported ({error}); pip install 'regrow[tune]'") from None
     found = version("ray")
     if found.split(".")[:2] != MINOR.split("."):
         way = f"pip install 'ray[tune]~={MINOR}.0'"

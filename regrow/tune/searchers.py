@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.search.errors import SpecError
+from regrow.tune.hyperopt_space import is_hyperopts
 from regrow.tune.recorded import SEARCHERS
 from regrow.tune.recorded import given as given_to
 
@@ -78,6 +79,8 @@ def _own_space(name: str, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
             return {key: tune.uniform(*bounds) for key, bounds in space.items()}
         from ray.tune.search import sample
 
+        if is_hyperopts(space):
+            return space
         own = [v for v in space.values() if not isinstance(v, sample.Domain | dict | int | float | str | bool)]
         if not own:
             return space

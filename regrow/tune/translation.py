@@ -12,6 +12,8 @@ from typing import Any
 from regrow.search.errors import SpecError
 from regrow.search.space import Space
 from regrow.tune.holes import fill
+from regrow.tune.hyperopt_space import is_hyperopts
+from regrow.tune.hyperopt_space import translate as hyperopts
 from regrow.tune.population import changeable, first_points, with_mutations
 from regrow.tune.resources import resources
 from regrow.tune.schedules import ITERATION, Scheduling, scheduling
@@ -103,7 +105,10 @@ def _space(
 ) -> tuple[Translated, Searching, int]:
     """The space with what a population changes, and how many configurations there are: samples times the cells of grids."""
     given = dict(asked.param_space) or dict(search.space or {})
-    space = translate(given, said.append)
+    if is_hyperopts(given):
+        space = Translated(space=hyperopts(given)[0], template=hyperopts(given)[1], cells=1)
+    else:
+        space = translate(given, said.append)
     samples = asked.tune.num_samples
     if samples < 0 and asked.tune.time_budget_s is None:
         raise SpecError("num_samples", samples, "never ends", "give time_budget_s as well, or a number")

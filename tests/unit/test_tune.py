@@ -124,6 +124,22 @@ def test_a_space_in_a_librarys_own_words_is_refused() -> None:
         found({}, metric="m", mode="max", search_alg=OptunaSearch(space=lambda trial: None, metric="m", mode="max"))
 
 
+def test_a_space_of_hyperopts_is_ours_with_its_conditions() -> None:
+    hp = pytest.importorskip("hyperopt").hp
+    space = {
+        "kind": hp.choice("kind", [{"name": "relu", "mult": hp.uniform("mult", 1, 2)}, {"name": "tanh"}]), "n": hp.uniformint("n", 1, 5),
+        "lr": hp.loguniform("lr", -2, 0), "q": hp.quniform("q", 0, 1, 0.5), "fixed": 7,
+    }
+    translation, spec = found({}, search_alg=HyperOptSearch(space=space, metric="m", mode="min"))
+    assert spec.space.to_json() == {
+        "kind": {"choice": [0, 1]}, "mult": {"uniform": [1.0, 2.0], "when": {"kind": [0]}}, "n": {"int": [1, 5]},
+        "lr": {"loguniform": [pytest.approx(0.1353, abs=1e-4), 1.0]}, "q": {"quniform": [0.0, 1.0, 0.5]},
+    }
+    template = translation.trainable.template
+    assert fill(template, {"kind": 1, "n": 2, "lr": 0.5, "q": 0.0}, 0) == {"kind": {"name": "tanh"}, "n": 2, "lr": 0.5, "q": 0.0, "fixed": 7}
+    assert fill(template, {"kind": 0, "mult": 1.5, "n": 2, "lr": 0.5, "q": 0.0}, 0)["kind"] == {"name": "relu", "mult": 1.5}
+
+
 @pytest.mark.parametrize(
     ("scheduler", "schedule", "steps", "clock"),
     [
