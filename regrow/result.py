@@ -87,6 +87,11 @@ class Result:
         return summaries.status(self._history, alive=self._alive)
 
     @property
+    def stopped_by(self) -> str:
+        """Who ended it before all was done: "planner" for a stop condition, "user", or empty for neither."""
+        return self._history.closing.by if self._history.closing is not None else ""
+
+    @property
     def notes(self) -> list[str]:
         """What was noted of it (`regrow note`), oldest first; read anew each time."""
         return [note.text for note in notes.read(self._store).texts]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import QuietOption, StateOption
 
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -21,6 +23,10 @@ def tune(
     quiet: QuietOption = False,
 ) -> None:
     """Run SCRIPT, written for Ray Tune, as it is: its trials are durable, and the same command goes on after a loss."""
-    from regrow.tune.script import run_script
+    from regrow.tune.script import ScriptFailed, run_script
 
-    run_script(script, arguments or [], name=name, state=state, quiet=quiet)
+    try:
+        run_script(script, arguments or [], name=name, state=state, quiet=quiet)
+    except ScriptFailed as error:
+        sys.stderr.write(str(error))
+        sys.exit(ExitCode.FAILED)

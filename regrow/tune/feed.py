@@ -29,31 +29,33 @@ LOOK_SECONDS = 0.5
 
 
 @contextmanager
-def feeding(spec: Spec, found: Translation, callbacks: Sequence[Any]) -> Iterator[None]:
+def feeding(spec: Spec, found: Translation, callbacks: Sequence[Any]) -> Iterator[Feed]:
     """Within the block callbacks, and Stoppers that look at all trials, hear what becomes of the experiment."""
-    if not callbacks and not found.stopping.whole:
-        yield
-        return
     store = Places.at(spec.state).store(spec.name)
-    feed = _Feed(spec, found, callbacks, store)
+    feed = Feed(spec, found, callbacks, store)
+    if not callbacks and not found.stopping.whole:
+        yield feed
+        return
     done = threading.Event()
     thread = threading.Thread(target=feed.follow, args=(done,), name="regrow-tune-callbacks", daemon=True)
     thread.start()
     try:
-        yield
+        yield feed
     finally:
         done.set()
         thread.join()
         feed.call("on_experiment_end")
 
 
-class _Feed:
+class Feed:
+    """Tells the log of one experiment. `stopped`: whether a Stopper ended it."""
+
     def __init__(self, spec: Spec, found: Translation, callbacks: Sequence[Any], store: Store) -> None:
         self._spec, self._found, self._callbacks, self._store = spec, found, callbacks, store
         self._follower = Follower(store)
         self._trials: dict[int, Any] = {}
         self._history = History(spec.name)
-        self._stopped = False
+        self.stopped = False
         for callback in callbacks:
             callback.setup()
 
@@ -108,8 +110,8 @@ class _Feed:
         trial.last_result = result
         self.call("on_trial_result", trial=trial, result=result)
         asked = [bool(s(trial.trial_id, result)) or bool(s.stop_all()) for s in self._found.stopping.whole]
-        if any(asked) and any(s.stop_all() for s in self._found.stopping.whole) and not self._stopped:
-            self._stopped = True
+        if any(asked) and any(s.stop_all() for s in self._found.stopping.whole) and not self.stopped:
+            self.stopped = True
             request_stop(self._store)
 
     def _ended(self, trial: Any, event: Ended) -> None:

@@ -8,7 +8,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from regrow.cli.exit_codes import ExitCode
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.traces import user_trace
@@ -16,6 +15,10 @@ from regrow.tune.private import check_version
 from regrow.tune.replaced import Replaced
 from regrow.tune.tuner import Session, Tuner, say
 from regrow.tune.unsupported import refused
+
+
+class ScriptFailed(RegrowError):
+    """The script itself raised; its message is the traceback."""
 
 
 def run_script(script: Path, arguments: list[str], *, name: str | None, state: str | None, quiet: bool) -> None:
@@ -37,8 +40,7 @@ def run_script(script: Path, arguments: list[str], *, name: str | None, state: s
         except RegrowError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the script raises ends it, as it would end Python
-            sys.stderr.write(user_trace(error))
-            sys.exit(ExitCode.FAILED)
+            raise ScriptFailed(user_trace(error)) from None
 
 
 def _place(script: Path, error: BaseException) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 from regrow.experiment import Experiment
 from regrow.result import Result
 from regrow.result import open as open_experiment
-from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tune.analysis import ExperimentAnalysis
 from regrow.tune.feed import feeding
@@ -22,7 +21,6 @@ from regrow.tune.translation import Asked, Translation, translated
 
 INTERRUPTED = 3
 """The exit code of a script whose experiment was interrupted or stopped: what it had to say of its result would be wrong."""
-_GIVEN_UP = ("interrupted", "stopped")
 
 
 def say(line: str) -> None:
@@ -58,9 +56,10 @@ class Session:
             say(line)
         with self.apart():
             experiment = _experiment(found, options)
-            with feeding(experiment.spec, found, asked.run.callbacks or ()):
+            with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
                 result = experiment.run(quiet=self._quiet)
-        if result.status in _GIVEN_UP and result.spec.stop == Spec.model_fields["stop"].default and not found.stopping.whole:
+        over = result.stopped_by == "planner" or feed.stopped
+        if result.status == "interrupted" or (result.status == "stopped" and not over):
             say("the script ends here; the same command goes on")
             sys.exit(INTERRUPTED)
         return ResultGrid(result, found), found
