@@ -68,14 +68,15 @@ EXAMPLES = (
     Example(script="xgboost_example.py", arguments=SMOKE),
     Example(script="lightgbm_example.py", arguments=SMOKE, victim="worker"),
     Example(script="xgboost_dynamic_resources_example.py", arguments=SMOKE),
-    Example(script="mlflow_example.py", arguments=("--tracking-uri", "sqlite:///mlflow.db")),
+    Example(script="mlflow_example.py", arguments=("--tracking-uri", "sqlite:///{folder}/mlflow.db")),
 )
 
 
 def run(example: Example, folder: Path) -> str:
     """Runs one, killed once; returns `passed`, or what went wrong."""
     script = Path(ray.__file__).parent / "tune" / "examples" / example.script
-    command = [sys.executable, "-m", "regrow", "tune", "--state", str(folder / "state"), str(script), *example.arguments]
+    command = [sys.executable, "-m", "regrow", "tune", "--state", str(folder / "state"), str(script)]
+    command += [argument.format(folder=folder) for argument in example.arguments]
     said = SAID / f"tune-{script.stem}.txt"
     with said.open("w") as out:
         first = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL)

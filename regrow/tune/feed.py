@@ -5,10 +5,13 @@ A session tells the whole log, also what earlier ones told: a callback begins an
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +50,40 @@ def feeding(spec: Spec, found: Translation, callbacks: Sequence[Any]) -> Iterato
         feed.call("on_experiment_end")
 
 
+@dataclass(eq=False, kw_only=True)
+class TrialSeen:
+    """A trial as callbacks see it. `local_path`: a folder of its own in which they may write, which is not kept."""
+
+    trial_id: str
+    config: dict[str, Any]
+    local_path: str
+    status: str = "PENDING"
+    last_result: dict[str, Any] = field(default_factory=dict)
+    checkpoint: Any = None
+
+    @property
+    def evaluated_params(self) -> dict[str, Any]:
+        """Its configuration."""
+        return self.config
+
+    @property
+    def path(self) -> str:
+        """See local_path."""
+        return self.local_path
+
+    def init_local_path(self) -> None:
+        """Nothing is to be made: the folder is there."""
+
+    def __str__(self) -> str:
+        return self.trial_id
+
+
 class Feed:
     """Tells the log of one experiment. `stopped`: whether a Stopper ended it."""
 
     def __init__(self, spec: Spec, found: Translation, callbacks: Sequence[Any], store: Store) -> None:
         self._spec, self._found, self._callbacks, self._store = spec, found, callbacks, store
+        self._folder = tempfile.TemporaryDirectory(prefix="regrow-tune-", ignore_cleanup_errors=True)
         self._follower = Follower(store)
         self._trials: dict[int, Any] = {}
         self._history = History(spec.name)
@@ -128,10 +160,9 @@ class Feed:
 
     def _trial(self, number: int) -> Any:
         name = f"{self._spec.name}_{number:05d}"
-        return SimpleNamespace(
-            trial_id=name, trial_name=name, number=number, config=self._config(number), status="PENDING", last_result={},
-            checkpoint=None, experiment_tag=str(number), path=name, local_path=name, evaluated_params={},
-        )
+        folder = Path(self._folder.name, name)
+        folder.mkdir()
+        return TrialSeen(trial_id=name, config=self._config(number), local_path=str(folder))
 
     def _config(self, number: int) -> dict[str, Any]:
         nested = self._spec.space.nest(self._history.trials[number].config)

@@ -37,7 +37,7 @@ class Told(tune.Callback):
     def on_trial_result(self, iteration, trials, trial, result, **info):
         self.results.add((trial.trial_id, result["training_iteration"], result["score"]))
     def on_trial_complete(self, iteration, trials, trial, **info):
-        self.over.add(trial.trial_id)
+        self.over.add(str({trial: trial}[trial]))
 
 told = Told()
 results = tune.Tuner(
