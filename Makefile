@@ -20,7 +20,7 @@ UNIT_JOBS := 2
 UPGRADE :=
 TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
 
-TUNE_EXAMPLES = $(shell sed -n 's/^tune-examples = \["\(.*\)"\]/\1/p' pyproject.toml | sed 's/", "/ /g')
+TUNE_EXAMPLES = $(shell sed -n 's/^tune-examples = \[\(.*\)\]/\1/p' pyproject.toml | sed 's/", "/" "/g')
 
 # The first that runs, is of a version that our dependencies have wheels for, and can make an environment.
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))

@@ -110,7 +110,9 @@ class Model(tune.Trainable):
 
 def fails(config):
     tune.report({"score": 1})
-    raise ValueError("no more")
+    if not os.path.exists(os.environ["MENDED"]):
+        raise ValueError("no more")
+    tune.report({"score": 2})
 
 analysis = tune.run(
     tune.with_parameters(Model, offset=100), config={"a": tune.grid_search([1, 2])}, metric="score", mode="min",
@@ -121,12 +123,17 @@ grid = tune.Tuner(fails, run_config=tune.RunConfig(name="fails")).fit()
 print("GRID", grid.num_errors, type(grid[0].error).__name__, "no more" in str(grid[0].error))
 restored = tune.Tuner.restore(grid.experiment_path, fails)
 print("CAN", tune.Tuner.can_restore(grid.experiment_path), tune.Tuner.can_restore(".regrow/nothing"), len(restored.get_results()))
+open(os.environ["MENDED"], "w").close()
+grid = tune.Tuner.restore(grid.experiment_path, fails, resume_errored=True).fit()
+print("AGAIN", grid.num_errors, grid[0].metrics["score"])
+os.remove(os.environ["MENDED"])
 try:
     tune.run(fails, name="fails-too")
 except tune.TuneError as error:
     print("RAISED", error.args[0])
 """)
-    said = desk.run("tune", script).stdout
+    said = desk.run("tune", script, MENDED=str(desk.folder / "mended")).stdout
+    assert "AGAIN 0 2.0" in said
     assert "RUN {'a': 1} 104.0 2 True" in said
     assert "GRID 1 RuntimeError True" in said
     assert "CAN True False 1" in said
