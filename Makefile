@@ -7,7 +7,8 @@
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
-#   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray"
+#   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray";
+#                 and `make compat-tune`, Ray Tune's own examples, each killed once and resumed; ARGS="--only pbt"
 #   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
 
 VENV := .venv
@@ -19,12 +20,14 @@ UNIT_JOBS := 2
 UPGRADE :=
 TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
 
+TUNE_EXAMPLES = $(shell sed -n 's/^tune-examples = \[\(.*\)\]/\1/p' pyproject.toml | sed 's/", "/" "/g')
+
 # The first that runs, is of a version that our dependencies have wheels for, and can make an environment.
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly soak bench compat docs pictures lock install clean
+.PHONY: demo check lint types units test nightly soak bench compat compat-releases compat-tune docs pictures lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -56,8 +59,15 @@ soak: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 
-compat: $(VENV)/.installed
+compat: compat-releases compat-tune
+
+compat-releases: $(VENV)/.installed
 	$(BIN)/python -m tests.compat $(ARGS)
+
+# What these examples import beside Ray is not in the lock: nothing else needs it.
+compat-tune: $(VENV)/.installed
+	$(PIP) install --quiet $(TUNE_EXAMPLES)
+	$(BIN)/python -m tests.tune_examples $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ class Experiment:
     """A trainable and the specification around it.
 
     `trainable` is a function of a Trial, a class with setup and step, or text such as "file.py:function"; functions and
-    classes are pickled by value into the experiment's state. None: `command=[...]` is given in its place. The other
-    arguments are the keys of the YAML form.
+    classes are pickled by value into the experiment's state. None: `command=[...]` is given in its place. `mode` None: each of
+    several metrics has its own, `[{"name": "loss", "mode": "min"}, ...]`. The other arguments are the keys of the YAML form.
     Raises SpecError for what is wrong with them.
     """
 
     def __init__(
-        self, trainable: Callable[[Trial], object] | type | str | None = None, *, space: Mapping[str, Any], metric: str,
-        mode: str, name: str | None = None, **options: Any,
+        self, trainable: Callable[[Trial], object] | type | str | None = None, *, space: Mapping[str, Any],
+        metric: str | Sequence[Mapping[str, str]], mode: str | None = None, name: str | None = None, **options: Any,
     ) -> None:
         self._object = None if isinstance(trainable, str) else trainable
         path = trainable if isinstance(trainable, str) else COMMAND if trainable is None else "pickled"

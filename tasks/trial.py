@@ -83,7 +83,9 @@ class Trial:
         """The last one, where several ranks obey it together."""
         self._step = restored_step
         self._current: int | None = None
-        self._most = job.max_steps or MOST_STEPS
+        self._most = MOST_STEPS if job.max_steps is None or job.clock is not None else job.max_steps
+        self._time = restored_step if job.clock is None else max(assignment.times[:restored_step], default=0)
+        """Of the last report, as decisions count it."""
         self._limit = self._most
         self._last_checkpoint = time.monotonic()
         self._saved_step = restored_step
@@ -98,7 +100,7 @@ class Trial:
         self._endings = None if job.ending is None else Endings(job.ending, assignment.values[:restored_step])
         self.enough = None if self._endings is None else self._endings.why
         """Why the trial ends before its last step, None if it does not."""
-        if self.enough is not None:
+        if self.enough is not None or self._out_of_time:
             self._limit = restored_step
         self._metrics: dict[str, float | None] = {job.objective: None}
         self._pid = os.getpid()
@@ -157,7 +159,7 @@ class Trial:
         Report once in each step. Raises ReportError where a step was not reported.
         """
         self._limit = self._most if until is None else min(until, self._most)
-        if self.enough is not None:
+        if self.enough is not None or self._out_of_time:
             self._limit = self._step
         while True:
             if self._over() or (self._alone and self._saved_since_told()):
@@ -201,10 +203,11 @@ class Trial:
         """The step counts from here on."""
         leaving = self._reporter.reply.leaving
         self._reporter.add(Row(self._step, time.time(), metrics))
+        self._time = self._step if self._job.clock is None else self._job.clock.time(metrics, self._time)
         self._end_early(metrics)
         self._settled = leaving
         until = self._reporter.reply.until
-        more = until is not None and self._step >= until and self._step != self._most
+        more = until is not None and self._time >= until and self._step != self._most
         return self._made(snapshot=saves and (leaving or self._checkpoint_due()), more=more)
 
     def _second_order(self, *, saves: bool) -> Order:
@@ -244,8 +247,13 @@ class Trial:
             self.enough = f"it had its {in_words(self._job.trial_seconds or 0.0)}"
         if self.enough is None and self._function is not None and self._function(self.number, dict(metrics)):
             self.enough = "its stop function says so"
-        if self.enough is not None:
+        if self.enough is not None or self._out_of_time:
             self._limit = self._step
+
+    @property
+    def _out_of_time(self) -> bool:
+        """Whether it did all its steps, where a metric counts them."""
+        return self._job.clock is not None and self._job.max_steps is not None and self._time >= self._job.max_steps
 
     def _over(self) -> bool:
         """Whether the attempt is to do no more. Several ranks leave together: what came since the last order counts with the

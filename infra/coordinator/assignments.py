@@ -17,6 +17,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         checkpoints=tuple(record.checkpoints), clones=record.clones, step=trial.step, width=record.width,
         needs=spec.resources.needs(record.width),
         values=tuple(trial.values) if spec.stop.trial.watches else (),
+        times=tuple(trial.curve.clock) if spec.step_metric is not None else (),
         ran=sum(a.t_ended - a.t_began for a in trial.attempts if a.t_began is not None and a.t_ended is not None),
         avoid_spot=record.avoid_spot, market=record.market, story=story(trial, attempt),
     )

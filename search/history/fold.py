@@ -70,7 +70,8 @@ class History(View):
         self.limits = self._spec.limits
         watched = dict.fromkeys([*(m.name for m in self._spec.metrics), *(limit.metric for limit in self.limits)])
         self._scale = Scale(
-            objective=self._objective.name, most=self._objective.sign < 0, limits=self.limits,
+            objective=self._objective.name, most=self._objective.sign < 0, limits=self.limits, score=self._spec.score,
+            step_metric=self._spec.clock,
             others=tuple(name for name in watched if name != self._objective.name),
         )
         self._plateau.tolerance = self._spec.stop.tolerance
@@ -172,13 +173,13 @@ class History(View):
         if len(values) < len(event.rows):
             self._refuse(trial, attempt, f"report a step without {name}")
         if trial.curve.extend(attempt.number, event.rows, values):
-            self._improve(trial)
+            self._rank(trial)
         attempt.to_step = last + len(values)
 
     def _decided(self, event: Decided) -> None:
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
         trial, attempt, after = self._holder(event.trial, event.attempt, what)
-        if event.step != attempt.until or event.step > trial.step:
+        if event.step != attempt.until or event.step > trial.curve.time:
             self._refuse(trial, attempt, f"be decided on at step {event.step}, where no decision is due")
         attempt.state = after
         trial.decided, attempt.until = event.step, event.until
@@ -233,6 +234,8 @@ class History(View):
         state = move(trial.number, trial.state, consequence(event.outcome, attempt.verdict, retries=retries))
         attempt.state = after
         self._enter(trial, state)
+        if trial.curve.at_end and state is TrialState.DONE:
+            self._rank(trial)
         self.occupied -= attempt.width
         trial.ended_by[event.cause] += 1
         trial.evictions += event.cause == "preempted" and event.by != "planner"
@@ -298,6 +301,13 @@ class History(View):
         self._clones.over(trial)
         best = self.leader.best if self.leader is not None else None
         self._plateau.end(trial.number, None if best is None else self.objective.sign * best[0])
+
+    def _rank(self, trial: TrialRecord) -> None:
+        """What it counts by is another value than before."""
+        if self._scale.score == "last" and self.best == trial.number:
+            self._find_best()  # the leader may have become worse
+        else:
+            self._improve(trial)
 
     def _improve(self, trial: TrialRecord) -> None:
         leader = self.leader.best if self.leader is not None else None

@@ -188,8 +188,11 @@ class TrialRecord:
 
     @property
     def best(self) -> tuple[float, int] | None:
-        """Best value of the objective at a step that meets the constraints, and its (first) step."""
-        return self.curve.best
+        """The value of the objective by which it counts, and its step: by `score` of the specification the best one, or the last.
+
+        None where no step, or not the last, meets the constraints; with the score "final" also until it is done.
+        """
+        return None if self.curve.at_end and self.state is not TrialState.DONE else self.curve.best
 
     @property
     def attempt(self) -> Attempt | None:

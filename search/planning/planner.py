@@ -34,7 +34,7 @@ from regrow.search.options import chosen
 from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
-from regrow.search.planning.scheduling import Scheduling, theirs, until
+from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers import Sampler
@@ -154,7 +154,7 @@ class Planner:
             attempt = trial.attempt
             if attempt is None or attempt.until is None:
                 continue
-            verdict = self._scheduler.decide(number, until(trial, attempt.until))
+            verdict = self._scheduler.decide(number, trial.curve.until(attempt.until))
             if verdict.until is not None and verdict.until <= attempt.until:
                 problem = f"decides on trial {number} at step {attempt.until} to decide again at step {verdict.until}"
                 raise SpecError("schedule", chosen(self.history.spec.schedule), problem, "`until` is a later step")
@@ -303,7 +303,7 @@ class Planner:
         attempt = trial.attempt
         if attempt is None or attempt.until is None or attempt.state is not AttemptState.RUNNING or number in self._due:
             return
-        if trial.step >= attempt.until:
+        if trial.curve.time >= attempt.until:
             self._due.append(number)
 
     def _surplus(self, number: int) -> list[str]:

@@ -31,6 +31,7 @@ def check(spec: Spec, *, recorded: bool) -> None:
         Constraint.parse(text, f"constraints.{place}")
     if not spec.own_scheduler:
         schedulers.make(spec.schedule, spec.setting)
+    _steps(spec)
     _halves(spec)
     _trials(spec, _search(spec))
     _trainable(spec)
@@ -53,6 +54,19 @@ def _metrics(spec: Spec) -> None:
         raise SpecError(key="metric", value=names, problem="names a metric twice", hint="give each name once")
     elif spec.mode is not None:
         raise SpecError(key="mode", value=spec.mode, problem="belongs to each metric here", hint="give each its mode")
+
+
+def _steps(spec: Spec) -> None:
+    """Raises SpecError for a step metric where steps have to be one a report."""
+    if spec.step_metric is None:
+        return
+    if spec.step_metric.name in {metric.name for metric in spec.metrics}:
+        problem = "is to become better, it cannot count steps"
+        raise SpecError("step_metric", spec.step_metric.name, problem, "name another metric, or leave step_metric out")
+    populations = [name for name in schedulers.named(spec.schedule) if schedulers.kind(name).layout == "population"]
+    if populations:
+        problem, hint = f"does not go with {populations[0]}, which copies trials at their reports", "leave step_metric out"
+        raise SpecError("step_metric", spec.step_metric.name, problem, hint)
 
 
 def _halves(spec: Spec) -> None:

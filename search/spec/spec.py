@@ -26,6 +26,7 @@ from pydantic import (
 
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
+from regrow.search.curve import Score
 from regrow.search.durations import Span, seconds
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
@@ -53,16 +54,19 @@ from regrow.search.spec.parts import (
     Reports,
     Resources,
     Retries,
+    StepCount,
     Stop,
     StopTrial,
     WarmStart,
     as_market,
     as_point,
+    as_step_count,
     as_warm_start,
 )
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
 from regrow.search.spec.when import When
+from regrow.search.step_metric import StepMetric
 
 __all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Named", "Spec"]
 
@@ -138,6 +142,11 @@ class Spec(Part):
     """The objective, or several metrics; the first governs the search and the schedule."""
     mode: Mode | None = None
     """Whether less or more of the metric is better; required where `metric` is one name."""
+    step_metric: Annotated[StepCount, BeforeValidator(as_step_count, json_schema_input_type=StepCount | str)] | None = None
+    """A metric by which the schedule and `max_steps` count steps: reports may leave some out. None: each report is one step."""
+    score: Score = "best"
+    """By which step a trial counts, for `best`, the sampler and the stop conditions: its `best` one; its `last` one, so far; or
+    `final`, its last one if it ran to its end, and none else. Schedulers compare as their own rules say."""
     space: SpaceField
     """Parameters by name: a constant, a domain such as `{loguniform: [1.0e-4, 1.0e-1]}`, or a nested map of the same."""
     search: Named = "tpe"
@@ -218,6 +227,11 @@ class Spec(Part):
     def metrics(self) -> tuple[Metric, ...]:
         """All metrics that are to become better, the objective first."""
         return (self.objective,) if isinstance(self.metric, str) else self.metric
+
+    @property
+    def clock(self) -> StepMetric | None:
+        """How the time of a report is read off it; None: reports are counted."""
+        return None if self.step_metric is None else StepMetric(name=self.step_metric.name, first=self.step_metric.first)
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
@@ -334,5 +348,5 @@ class Spec(Part):
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "resources.children": Children, "retries": Retries, "market": Market,
     "checkpoint": Checkpointing, "stop": Stop, "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
-    "rllib": RLlib,
+    "rllib": RLlib, "step_metric": StepCount,
 }

@@ -60,6 +60,7 @@ def train(trial: Trial, until: int | None = None) -> None:
         if until is not None and step > until:
             raise NameError("name 'sate' is not defined")
         state = advance(state, trial.config, step)
-        trial.report({"score": score(state, trial.config, step), "attempt": trial.attempt}, checkpoint=save)
+        told = {"score": score(state, trial.config, step), "attempt": trial.attempt, "epoch": 2 * (step - 1)}
+        trial.report(told, checkpoint=save)
         if isinstance(trial._reporter, Reporter) and trial._reporter._rows:
             trial._reporter.flush()

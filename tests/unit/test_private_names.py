@@ -44,6 +44,12 @@ RLLIB = {
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr(optimizer, lr)": "the same",
     "ray.tune.trainable.trainable:DEFAULT_STORAGE_PATH": "no trial of RLlib's begins",
 }
+TUNE = {
+    "ray.train._internal.session:_session": "a script of Ray Tune's finds no session: each trial ends at its first tune.report",
+    "ray.train._internal.session:_TrainingResult(checkpoint, metrics)": "no class trainable of Ray Tune's goes on from a checkpoint",
+    "ray.tune.stopper:CombinedStopper._stoppers": "combined Stoppers of Ray Tune's end trials, but not the experiment",
+    "ray.tune.stopper:TimeoutStopper._timeout_seconds": "a TimeoutStopper of Ray Tune's is refused with a traceback",
+}
 PREFECT = {
     "prefect.task_engine:run_task_async(task, task_run_id, task_run, parameters, wait_for, return_type, dependencies)":
         "no task run is carried out",
@@ -118,7 +124,7 @@ OPTUNA = {
     ),
 }
 USERS = {"regrow.infra.exports.optuna_database", "regrow.infra.mlflow.bulk"}
-NAMES = {**RAY, **RLLIB, **PREFECT, **MLFLOW, **OPTUNA}
+NAMES = {**RAY, **RLLIB, **TUNE, **PREFECT, **MLFLOW, **OPTUNA}
 
 
 def names(key: str) -> tuple[str, list[str]]:
