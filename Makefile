@@ -18,6 +18,7 @@ JOBS := 2
 UNIT_JOBS := 2
 UPGRADE :=
 TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
+FRAMEWORKS := sklearn,xgboost,lightgbm,catboost,lightning,keras,flax,transformers,accelerate
 
 # The first that runs, is of a version that our dependencies have wheels for, and can make an environment.
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
@@ -47,7 +48,7 @@ units: $(VENV)/.installed
 test: $(VENV)/.installed $(VENV)/.torch
 	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder -m "not nightly" $(ARGS)
 
-nightly: $(VENV)/.installed $(VENV)/.torch
+nightly: $(VENV)/.installed $(VENV)/.torch $(VENV)/.frameworks
 	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed
@@ -101,6 +102,12 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 # Not in the lock: pip takes the build, for CUDA or CPU, that it is set up for. Only tests of an example need it.
 $(VENV)/.torch: $(VENV)/.locked
 	$(PIP) install --quiet "$(TORCH)"
+	@touch $@
+
+# Not in the lock either: 1 GB that nobody else needs, and Lightning and Accelerate ask for PyTorch. What is installed stays as it is.
+$(VENV)/.frameworks: $(VENV)/.installed $(VENV)/.torch
+	$(PIP) freeze --exclude-editable | sed -n '/==/p' > $(VENV)/there.txt
+	$(PIP) install --quiet --no-build-isolation --constraint $(VENV)/there.txt --editable ".[$(FRAMEWORKS)]"
 	@touch $@
 
 clean:

@@ -16,7 +16,6 @@ def train(trial: rg.Trial) -> None:
     model = keras.models.load_model(found) if (found := restored(trial)) else network(trial.config["lr"])
     model.fit(
         train_x, train_y, 64, epochs=trial.max_steps, initial_epoch=trial.step, validation_data=(valid_x, valid_y), verbose=0,
-        shuffle=False,  # the order would begin anew where a trial goes on
         callbacks=[Report(trial, metric="val_loss")],
     )
 

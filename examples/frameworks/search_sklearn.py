@@ -17,4 +17,4 @@ if __name__ == "__main__":
         n_iter=12, cv=5, random_state=0, name="search-sklearn",
     )
     search.fit(patients, malignant)
-    print(search.best_params_, search.best_score_)
+    print(search.best_params_, search.best_score_)  # noqa: T201 - what the script is for

@@ -14,15 +14,17 @@ need("accelerate", "accelerate")
 
 
 class State:
-    """All that an Accelerator has prepared, in Accelerate's own format: models, optimizers, schedulers, scalers, loaders, what was
-    registered for checkpointing, and each worker's generators (Python's, NumPy's, PyTorch's).
+    """All that an Accelerator has prepared, in Accelerate's own format.
+
+    Models, optimizers, schedulers, scalers, loaders, what was registered for checkpointing, and each worker's generators
+    (Python's, NumPy's, PyTorch's).
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
 
     def save(self, folder: Path) -> None:
-        """Writes this worker's part into `folder`. All workers call it at the same step: `trial.report(..., checkpoint=state.save)`."""
+        """Writes this worker's part. All workers call it at the same step: `trial.report(..., checkpoint=state.save)`."""
         self._accelerator.save_state(str(folder))
 
     def load(self, folder: Path) -> None:

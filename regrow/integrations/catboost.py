@@ -25,7 +25,7 @@ class Report:
     """Reports each iteration what was measured, as `DATA-METRIC` (`validation-Logloss`), and saves CatBoost's snapshot.
 
     `metric` names the one that is the experiment's metric; None: it has the same name. `snapshots` are the arguments with which
-    CatBoost makes snapshots after each iteration, and goes on from the restored one. CatBoost calls nobody while it trains on a GPU.
+    CatBoost makes snapshots after each iteration, and goes on from the restored one. It calls nobody while it trains on a GPU.
     """
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:
@@ -35,8 +35,8 @@ class Report:
         if (found := restored(trial)) is not None:
             shutil.copy(found, self._snapshot)  # CatBoost writes to it
         self.snapshots: dict[str, Any] = {
-            "train_dir": self._room.name, "allow_writing_files": True, "save_snapshot": True, "snapshot_file": str(self._snapshot),
-            "snapshot_interval": 0,
+            "train_dir": self._room.name, "allow_writing_files": True, "save_snapshot": True,
+            "snapshot_file": str(self._snapshot), "snapshot_interval": 0,
         }
 
     def after_iteration(self, info: Any) -> bool:

@@ -25,9 +25,8 @@ class State:
             raise UserError("regrow.integrations.flax.State: name what to save, such as State(model=model, optimizer=optimizer)")
         for name, part in parts.items():
             if not nnx.graph.is_graph_node(part):
-                raise UserError(
-                    f"regrow.integrations.flax.State: {name!r} is a {type(part).__name__}, not an object of nnx; save it beside, with Orbax"
-                )
+                kind = f"a {type(part).__name__}, not an object of nnx; save it beside, with Orbax"
+                raise UserError(f"regrow.integrations.flax.State: {name!r} is {kind}")
         self._parts = parts
 
     def save(self, folder: Path) -> None:

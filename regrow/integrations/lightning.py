@@ -1,4 +1,4 @@
-"""Lightning: `Trainer(callbacks=[Report(trial)]).fit(..., ckpt_path=restored(trial), weights_only=False)`; a step is one epoch."""
+"""Lightning: `Trainer(callbacks=[Report(trial)]).fit(..., ckpt_path=restored(trial), weights_only=False)`; a step is an epoch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def restored(trial: Trial) -> Path | None:
 class Report(Checkpoint):
     """Reports each epoch what was logged (`self.log`), after validation, and saves Lightning's checkpoint.
 
-    On all workers of a trial. `metric` names the one that is the experiment's metric; None: it has the same name. It stands in for
-    the ModelCheckpoint that a Trainer has where it is given none. Beside Lightning's checkpoint the global generators of PyTorch,
-    NumPy and Python are saved, of each worker, which Lightning leaves out.
+    On all workers of a trial. `metric` names the one that is the experiment's metric; None: it has the same name. It stands in
+    for the ModelCheckpoint that a Trainer has where it is given none. Beside Lightning's checkpoint the global generators of
+    PyTorch, NumPy and Python are saved, of each worker, which Lightning leaves out.
     """
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:

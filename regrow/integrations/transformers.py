@@ -37,8 +37,8 @@ def restored(trial: Trial) -> str | None:
 class Report(TrainerCallback):
     """Reports at each save what the last evaluation measured (`eval_loss`, ...), and keeps a copy of `checkpoint-N`.
 
-    On all workers of a trial. `metric` names the one that is the experiment's metric; None: it has the same name. A save without an
-    evaluation since the one before is not reported. Raises UserError for arguments with which there would be nothing to report.
+    On all workers of a trial. `metric` names the one that is the experiment's metric; None: it has the same name. A save
+    without an evaluation since the one before is not reported. Raises UserError for arguments that leave nothing to report.
     """
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:
@@ -76,7 +76,7 @@ class Report(TrainerCallback):
 def _copy(source: Path, target: Path, rank: int) -> None:
     """Rank 0 takes all but the others' generators, and each other one its own."""
 
-    def others(folder: str, names: list[str]) -> list[str]:
+    def others(_: str, names: list[str]) -> list[str]:
         owners = {name: int(found[1]) if (found := _RANK.fullmatch(name)) else 0 for name in names}
         return [name for name, owner in owners.items() if owner != rank]
 

@@ -35,8 +35,9 @@ class Report(TrainingCallback):
 
     def after_iteration(self, model: Any, epoch: int, evals_log: dict[str, dict[str, list[Any]]]) -> bool:
         """See TrainingCallback: whether to stop."""
+        def stop() -> None:
+            self._over = True
+
         values = {f"{data}-{name}": history[-1] for data, found in evals_log.items() for name, history in found.items()}
-        reports.report(
-            self._trial, values, self._metric, lambda folder: model.save_model(folder / MODEL), lambda: setattr(self, "_over", True)
-        )
+        reports.report(self._trial, values, self._metric, lambda folder: model.save_model(folder / MODEL), stop)
         return self._over

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
@@ -33,6 +34,12 @@ class Folds:
     train_scores: bool
     error_score: Any
     refit: Any
+
+    def fingerprint(self) -> str:
+        """The same for the same data, candidates, folds and estimator, in any process."""
+        scoring = self.scoring if isinstance(self.scoring, (str, list, tuple)) else None  # a function has no such thing
+        of = (self.estimator, self.candidates, self.splits, self.X, self.y, self.params, scoring, self.train_scores)
+        return str(joblib.hash(of))
 
     def __call__(self, trial: Trial) -> None:
         """Reports of each fold its scores, its times in seconds, and the mean score of the folds so far."""

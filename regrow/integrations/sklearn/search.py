@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import joblib
 import numpy as np
 from sklearn import model_selection
 from sklearn.base import clone, is_classifier
@@ -22,15 +21,19 @@ if TYPE_CHECKING:
     from regrow.result import Result
 
 
+_OF = "of"
+"""The constant in the space that says which search it is."""
+
+
 class RandomizedSearchCV(model_selection.RandomizedSearchCV):
     """scikit-learn's own, whose fits are an experiment called `name`: on Ray, recorded, and gone on with after a kill.
 
-    `name` None: it is scikit-learn's in all. `state` is the root of the state (None: $REGROW_STATE, else ./.regrow). `n_jobs` is how
-    many candidates are tried at once (None and -1: as many as there is room for). `random_state` None: it follows from `name`, so
-    that `fit` in another process goes on with the same candidates. `pre_dispatch` has no meaning.
+    `name` None: it is scikit-learn's in all. `state` is the root of the state (None: $REGROW_STATE, else ./.regrow). `n_jobs` is
+    how many candidates are tried at once (None and -1: as many as there is room for). `random_state` None: it follows from
+    `name`, so that `fit` in another process goes on with the same candidates. `pre_dispatch` has no meaning.
 
-    A candidate whose fit raises is a failed trial, with its traceback; its scores are NaN from that fold on, unless `error_score` is
-    a number. Raises UserError where `name` is a search with other data, candidates or folds, and where all candidates failed.
+    A candidate whose fit raises is a failed trial, with its traceback; its scores are NaN from that fold on, unless `error_score`
+    is a number. Raises UserError where `name` is a search with other data, candidates or folds, and where all candidates failed.
     """
 
     def __init__(
@@ -82,19 +85,16 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
         from regrow.search.space import constant, grid
 
         assert self.name is not None
-        of = joblib.hash((
-            folds.estimator, folds.candidates, folds.splits, folds.X, folds.y, folds.params, folds.train_scores,
-            self.scoring if isinstance(self.scoring, (str, list, tuple)) else None,
-        ))
+        of = folds.fingerprint()
         there = _fingerprint(self.name, self.state)
         if there not in (None, of):
             raise UserError(
-                f"{self.name!r} is a search with other data, folds or candidates; give it another name. A splitter that shuffles needs a"
-                " random_state, so that it makes the same folds again"
+                f"{self.name!r} is a search with other data, folds or candidates; give it another name. A splitter that shuffles"
+                " needs a random_state, so that it makes the same folds again"
             )
         result = Experiment(
-            folds, name=self.name, space={"candidate": grid(list(range(len(folds.candidates)))), "of": constant(of)}, metric=METRIC,
-            mode="max", search="grid", trials=len(folds.candidates), max_steps=len(folds.splits), state=self.state,
+            folds, name=self.name, space={"candidate": grid(list(range(len(folds.candidates)))), _OF: constant(of)},
+            metric=METRIC, mode="max", search="grid", trials=len(folds.candidates), max_steps=len(folds.splits), state=self.state,
             concurrency=self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None,
             checkpoint={"every_steps": 1, "keep_last": 1},
         ).run(quiet=not self.verbose)
@@ -124,11 +124,13 @@ def _fingerprint(name: str, state: str | None) -> str | None:
     """Of which data and candidates an experiment is; None where there is none of this name, "" where it is no search."""
     from regrow.infra.state.places import Places
     from regrow.result import Result
+    from regrow.search.space.domains import Constant
 
     places = Places.at(state)
     if name not in places.experiments():
         return None
-    return str(next((p.domain.value for p in Result(places, name).spec.space.parameters if p.name == "of"), ""))
+    parameters = Result(places, name).spec.space.parameters
+    return next((str(p.domain.value) for p in parameters if p.name == _OF and isinstance(p.domain, Constant)), "")
 
 
 def _scores(result: Result, folds: Folds) -> list[dict[str, Any]]:
