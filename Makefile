@@ -3,7 +3,7 @@
 #   make demo     a real experiment: 40 small networks on handwritten digits
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
 #   make test     all but what is for the night, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
-#   make nightly  everything: also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
+#   make nightly  everything, and the frameworks of regrow.integrations (1 GB) for it: also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
