@@ -23,7 +23,7 @@ def train(trial: rg.Trial) -> None:
     model, optimizer, loader = accelerator.prepare(
         net, torch.optim.Adam(net.parameters(), trial.config["lr"]), DataLoader(TensorDataset(train_x, train_y), 64, shuffle=True)
     )
-    state = State(accelerator)
+    state = State(accelerator, loader)
     if trial.restored:
         state.load(trial.restored)
     for _ in trial.steps():
