@@ -133,6 +133,16 @@ class Trial:
         return self._metrics.keys()
 
     @property
+    def metric(self) -> str:
+        """The name of the experiment's metric, which each report must hold; of several, the first."""
+        return self._job.objective
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps the experiment gives a trial: a framework's number of epochs. 1,000,000 where it does not say."""
+        return self._most
+
+    @property
     def complete(self) -> bool:
         """Whether it did all its steps."""
         return self._step >= self._limit
