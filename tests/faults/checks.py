@@ -193,6 +193,9 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             curve.failed = False
             continue
         if isinstance(event, Suggested):
+            known = json.loads(curve.config)
+            must("one value for each parameter", event.name not in known, event)
+            curve.config = json.dumps({**known, event.name: event.value}, sort_keys=True)
             continue  # of the trial, whoever asked for it
         if isinstance(event, Retired):
             must("only a trial that does not run is given up", curve.holder is None, event)

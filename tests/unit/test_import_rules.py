@@ -61,6 +61,7 @@ HEAVY_ALLOWED = {
     "regrow.infra.mlflow.public",
     "regrow.infra.mlflow.register",
     "regrow.infra.exports.optuna_study",
+    "regrow.search.samplers.define_by_run_model",
     "regrow.search.samplers.optuna_private",
     "regrow.search.samplers.optuna_study_model",
     "regrow.search.samplers.tpe_axes",
