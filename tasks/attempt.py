@@ -255,7 +255,7 @@ def _train(
             return "failed", failure.cause, f"{who}{failure.message}", failure.trace
         cut_short = trial.cut_short
         if trial.given_up is not None:
-            return "stopped", "", trial.given_up, ""
+            return "stopped", "", trial.given_up or reporter.reply.why, ""
     match reporter.reply.reason:
         case ("stopped" | "paused") as outcome if cut_short:
             return outcome, "", reporter.reply.why, ""

@@ -16,8 +16,8 @@ from regrow.search.samplers.optuna_private import contains
 from regrow.search.samplers.optuna_study_model import STUDY, StudyModel, frozen, quiet
 from regrow.search.space.domains import Json
 
-CONSTRAINTS = "constraints"
-"""The attribute in which a trial notes by how much it breaks each of its constraints."""
+CONSTRAINTS = "optuna:constraints"
+"""The attribute in which a trial notes by how much it breaks each of its constraints, by their names."""
 _RELATIVE = "relative"
 
 
@@ -64,9 +64,9 @@ class DefinedModel(StudyModel):
             place, state, values=values, params={name: result.config[name] for name in tried}, distributions=tried,
             system_attrs=dict(noted), intermediate_values=dict(result.intermediate) if one else {},
         )
-        broken: Any = result.attributes.get(CONSTRAINTS) or []
-        for i, violation in enumerate(broken):
-            made.set_constraint(str(i), violation)
+        broken: Any = result.attributes.get(CONSTRAINTS, {})
+        for name, violation in broken.items():
+            made.set_constraint(name, violation)
         return made
 
 
