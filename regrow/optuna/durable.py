@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial
 
 from regrow.infra.exports.optuna_study import Frozen
@@ -15,14 +14,13 @@ from regrow.infra.state.places import Places
 from regrow.optuna.following import Callback, Follow
 from regrow.optuna.mirror import Mirror
 from regrow.optuna.objective import Objective
+from regrow.optuna.private import TheirStudy
 from regrow.optuna.running import STEP, VALUE
 from regrow.optuna.scheduling import MOST, schedule
 from regrow.optuna.searching import search
 from regrow.search.history import History
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
-
-__all__ = ["ENDLESS", "ExperimentalWarning", "Study", "metrics"]
 
 ENDLESS = 1_000_000
 """The total of a study that is optimized without `n_trials`."""
@@ -33,7 +31,7 @@ def metrics(count: int) -> list[str]:
     return [VALUE] if count == 1 else [f"values_{place}" for place in range(count)]
 
 
-class Study(optuna.study.Study):
+class Study(TheirStudy):
     """See `optuna.study.Study`. What its trials are is read from the log; it can be looked at with all that Optuna has."""
 
     def __init__(

@@ -10,6 +10,8 @@ from typing import Any
 
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import BaseTrial
 
 NOT_THERE = inspect.Parameter.empty
 """Stands for an option that an object does not keep."""
@@ -27,3 +29,11 @@ def seed(sampler: BaseSampler) -> int | None:
     if lazy is None or lazy._rng is None:  # noqa: SLF001 - what this module is for
         return None
     return int(lazy.rng.get_state()[1][0])  # the first word of a Mersenne twister is what it was seeded with
+
+
+class TheirStudy(Study):
+    """Optuna's study, to derive from: what a class of ours adds has names of its own."""
+
+
+class TheirTrial(BaseTrial):
+    """The interface of Optuna's trials, to derive from."""

@@ -18,8 +18,9 @@ from optuna.distributions import (
     check_distribution_compatibility,
     distribution_to_json,
 )
-from optuna.trial import BaseTrial, FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
+from regrow.optuna.private import TheirTrial
 from regrow.search.samplers.define_by_run_model import CONSTRAINTS
 from regrow.tasks.trial import Trial as OurTrial
 from regrow.tasks.trial import TrialEnd
@@ -28,7 +29,7 @@ VALUE, STEP = "value", "step"
 """Names of the metrics: the objective of a study with one, and the step of an intermediate value."""
 
 
-class Trial(BaseTrial):
+class Trial(TheirTrial):
     """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none."""
 
     def __init__(self, ours: OurTrial, *, several: bool, last: int | None) -> None:
