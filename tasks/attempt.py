@@ -21,6 +21,7 @@ from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.ranks import Alone, Group, GroupBroken, Leave, RankFailed
 from regrow.tasks.reporter import Reporter
+from regrow.tasks.suggestions import Suggestions
 from regrow.tasks.trainable import Frameworks
 from regrow.tasks.training import recorded, train
 from regrow.tasks.trial import Trial
@@ -94,7 +95,8 @@ def run_attempt(
         try:
             if begins:
                 trial = Trial(
-                    job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step, ranks=group
+                    job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step, ranks=group,
+                    suggestions=None if group.others is not None else Suggestions(assignment.suggested, reporter),
                 )
                 listening.enter_context(host.listen(reporter.notice))
                 own = recorded(records, job, assignment, trial, scratch)
@@ -253,6 +255,8 @@ def _train(
             early = f" ({before})" if (before := group.ended_before(trial.at)) else ""
             return "failed", failure.cause, f"{who}{failure.message}{early}", failure.trace
         cut_short = trial.cut_short
+        if trial.given_up is not None:
+            return "stopped", "", trial.given_up or reporter.reply.why, ""
     match reporter.reply.reason:
         case ("stopped" | "paused") as outcome if cut_short:
             return outcome, "", reporter.reply.why, ""

@@ -79,6 +79,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint of `step`, the last that the trial did.
     `values`: the objective at the steps done so far, where the job has an ending; `times`: these steps as decisions count them,
     where the job has a clock. `ran`: seconds of the earlier attempts.
+    `suggested`: of a define-by-run trial, the values that it has asked for, by parameter.
     `story` tells people why there is another attempt; empty for the first.
     """
 
@@ -97,6 +98,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float, ...] = ()
     times: tuple[int, ...] = ()
     ran: float = 0.0
+    suggested: dict[str, Any] = {}
     story: str = ""
 
 
@@ -115,6 +117,13 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Place, ...] = ()
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that a define-by-run trial needs; see Asked."""
+
+    name: str
+    distribution: dict[str, Any]
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """News of an attempt since its last message; an empty one renews the lease.
 
@@ -122,7 +131,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     another trial to run in the same place. `draining` says why the whole node is about to go away, if it is, and `draining_node`
     which one, if it is that of another worker of a group (its id); `silent_node` that of another worker which fell silent;
     `trouble` why its checkpoints cannot be saved at present.
-    `urgent`: somebody waits for the answer, so nobody on the way may hold it back.
+    `urgent`: somebody waits for the answer, so nobody on the way may hold it back. `asked`: values that it needs; `noted`: see
+    Noted.
     """
 
     trial: int
@@ -137,6 +147,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     silent_node: str = ""
     trouble: str = ""
     urgent: bool = False
+    asked: tuple[Question, ...] = ()
+    noted: dict[str, Any] = {}
 
 
 Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
@@ -149,6 +161,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     saves work (not with `unsaved`: it will go on from other weights); `fenced`: the lease is not held any more, nothing that
     the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay. `pace`: seconds between two messages that
     are not urgent, at least. `relay`: through whom to speak from now on, a name; empty: to the coordinator itself.
+    `suggested`: the values that were asked for, by parameter.
     """
 
     until: int | None = None
@@ -160,6 +173,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     next: Assignment | None = None
     pace: float = 0.0
     relay: str = ""
+    suggested: dict[str, Any] = {}
 
     @property
     def leaving(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from regrow.tasks.errors import UserError
-from regrow.tasks.trial import ReportError, Save, Trial, TrialEnd
+from regrow.tasks.errors import ReportError, UserError
+from regrow.tasks.trial import Save, Trial, TrialEnd
 
 Stop = Callable[[], object]
 """Has the framework stop by its own means."""

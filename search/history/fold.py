@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
     AnyEvent,
+    Asked,
     Began,
     Capacity,
     Closed,
@@ -20,6 +21,7 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
+    Noted,
     Opened,
     Proposed,
     Reported,
@@ -27,6 +29,7 @@ from regrow.search.events import (
     Revived,
     Saved,
     Started,
+    Suggested,
     Waited,
 )
 from regrow.search.history.price import prices_of
@@ -152,6 +155,8 @@ class History(View):
         attempt.others = tuple(event.others)
         attempt.price, attempt.node_price = prices_of(event, attempt.width, self.spec.price_per_hour)
         attempt.from_step = attempt.to_step = event.restored
+        if not event.restored:
+            trial.attributes = {}
         before = trial.best
         for number, steps in trial.curve.rewind(event.restored):
             trial.attempts[number - 1].superseded += steps
@@ -175,6 +180,24 @@ class History(View):
         if trial.curve.extend(attempt.number, event.rows, values):
             self._rank(trial)
         attempt.to_step = last + len(values)
+
+    def _asked(self, event: Asked) -> None:
+        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
+        if event.name in trial.config or (trial.number, event.name) in self.asked:
+            self._refuse(trial, attempt, f"ask for {event.name!r} twice")
+        self.asked[trial.number, event.name] = event.distribution
+
+    def _suggested(self, event: Suggested) -> None:
+        trial = self._trial(event.trial, "be given a value")
+        if self.asked.get((event.trial, event.name)) != event.distribution:
+            raise IllegalMove(event.trial, trial.state, f"be given a value of {event.name!r}, which nobody asked for")
+        del self.asked[event.trial, event.name]
+        trial.suggested[event.name] = event.distribution
+        trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
+
+    def _noted(self, event: Noted) -> None:
+        trial, _, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
+        trial.attributes = {**trial.attributes, **event.attributes}
 
     def _decided(self, event: Decided) -> None:
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
@@ -332,6 +355,9 @@ _HANDLERS: dict[type, Callable[[History, Any], None]] = {
     Waited: History._waited,
     Began: History._began,
     Reported: History._reported,
+    Asked: History._asked,
+    Suggested: History._suggested,
+    Noted: History._noted,
     Decided: History._decided,
     Retired: History._retired,
     Revived: History._revived,

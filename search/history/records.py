@@ -175,6 +175,10 @@ class TrialRecord:
     """Checkpoints before this step hold weights that a clone replaced."""
     revived: int = 0
     """How often it was tried again after it had failed."""
+    suggested: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of a define-by-run trial, the distribution of each parameter that has a value by now, in the order of asking."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What its attempts noted, but for one that began anew."""
 
     @property
     def step(self) -> int:

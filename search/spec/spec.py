@@ -111,7 +111,7 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 
 PER_SESSION = (
     "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "market", "price_per_hour", "mlflow",
-    "register", "notify", "event",
+    "register", "notify", "event", "enqueue",
 )
 """Keys that an experiment's next session may have with other values; its state root may be moved and its total raised, too."""
 
@@ -163,6 +163,8 @@ class Spec(Part):
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
     points: tuple[Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])], ...] = ()
     """Configurations to try first, in this order; those with known metrics are only told to the sampler."""
+    enqueue: tuple[dict[str, Any], ...] = ()
+    """With `search: define_by_run`, values by parameter that trials get, in this order, one map a trial."""
     repeats: Annotated[Count, Field(ge=1)] = 1
     """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
     warm_start: tuple[Annotated[WarmStart, BeforeValidator(as_warm_start, json_schema_input_type=WarmStart | str)], ...] = ()

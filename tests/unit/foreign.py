@@ -17,7 +17,8 @@ INTERNAL = (
 """Modules (and a function) without an underscore that are no part of the documented interface either."""
 PRIVATE = {
     "regrow.infra.clusters.private", "regrow.infra.exports.optuna_private", "regrow.infra.mlflow.private", "regrow.infra.prefect.private",
-    "regrow.infra.ray.private", "regrow.infra.rllib.private", "regrow.search.samplers.optuna_private", "regrow.tune.private",
+    "regrow.infra.ray.private", "regrow.infra.rllib.private", "regrow.search.samplers.optuna_private",
+    "regrow.optuna.private", "regrow.tune.private",
 }
 """The modules that may use them."""
 

@@ -113,6 +113,8 @@ OPTUNA = {
     "optuna.samplers:BaseGASampler._get_generation_key": "nsga2 and nsga3 begin with trials that they did not propose",
     "optuna.storages:InMemoryStorage._studies": "no sampler of Optuna's proposes anything but tpe",
     "optuna.storages:InMemoryStorage._trial_id_to_study_id_and_number": "the same",
+    "optuna.distributions:BaseDistribution._contains": "define-by-run trials are given no value",
+    "optuna.samplers._lazy_random_state:LazyRandomState._rng": "a study of `regrow.optuna` does not know its sampler's seed",
     "optuna.storages._rdb:models": "`regrow export --optuna` writes nothing",
     **dict.fromkeys(
         (f"optuna.storages._rdb.models:{name}" for name in (
