@@ -98,6 +98,10 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
             concurrency=self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None,
             checkpoint={"every_steps": 1, "keep_last": 1},
         ).run(quiet=not self.verbose)
+        failed = [trial for trial in result.trials if trial.state == "failed"]
+        if failed and (result.status == "failed" or folds.error_score == "raise"):
+            counts = f"{len(failed)} of {len(folds.candidates)} candidates of {self.name!r} failed"
+            raise UserError(f"{counts}; the first: {failed[0].attempts[-1].reason}")
         if result.status != "finished":
             raise UserError(f"the search {self.name!r} has {result.status}; fit again, and it goes on")
         return result
@@ -134,12 +138,9 @@ def _fingerprint(name: str, state: str | None) -> str | None:
 
 
 def _scores(result: Result, folds: Folds) -> list[dict[str, Any]]:
-    """What each candidate reached on each fold, in scikit-learn's order. Raises UserError where all have failed."""
+    """What each candidate reached on each fold, in scikit-learn's order; NaN where it failed."""
     rows = {(row["trial"], row["step"]): row for row in result.points()}
     trials = {trial.config["candidate"]: trial for trial in result.trials}
-    failed = [trial for trial in trials.values() if trial.state == "failed"]
-    if failed and (len(failed) == len(trials) or folds.error_score == "raise"):
-        raise UserError(f"{len(failed)} of {len(trials)} candidates of {result.name!r} failed; {failed[0].attempts[-1].reason}")
     names = [name for name in next(iter(rows.values())) if name.startswith(("test_", "train_"))]
     found = []
     for candidate in range(len(folds.candidates)):
