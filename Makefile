@@ -24,7 +24,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly soak bench compat docs pictures lock install clean
+.PHONY: demo check lint types units test nightly soak bench compat optuna-examples docs pictures lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -58,6 +58,9 @@ bench: $(VENV)/.installed
 
 compat: $(VENV)/.installed
 	$(BIN)/python -m tests.compat $(ARGS)
+
+optuna-examples: $(VENV)/.installed
+	$(BIN)/python -m tests.optuna_examples $(EXAMPLES) $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict
