@@ -28,7 +28,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly soak bench compat compat-releases compat-tune docs pictures lock install clean
+.PHONY: demo check lint types units test nightly soak bench compat compat-releases compat-tune optuna-examples docs pictures lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -69,6 +69,9 @@ compat-releases: $(VENV)/.installed
 compat-tune: $(VENV)/.installed
 	$(PIP) install --quiet $(TUNE_EXAMPLES)
 	$(BIN)/python -m tests.tune_examples $(ARGS)
+
+optuna-examples: $(VENV)/.installed
+	$(BIN)/python -m tests.optuna_examples $(EXAMPLES) $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict

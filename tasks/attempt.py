@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.search.events import Cause, Ended, Outcome, Place, Saved
-from regrow.tasks import checkpoints, output
+from regrow.tasks import checkpoints, output, process_pools
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records, Reply
 from regrow.tasks.overdue import Overdue
@@ -105,6 +105,7 @@ def run_attempt(
                     with group.watched(reporter.notice_of, _left_by(overdue, reporter, group, place), reporter.silent):
                         outcome = _begun(job, store, trial, reporter, own, group, origin, overdue, frameworks)
                 finally:
+                    process_pools.end()
                     host.end_children()
                 step = trial.step
             else:

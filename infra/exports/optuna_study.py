@@ -208,6 +208,8 @@ class Frozen:
     def _violations(self, trial: TrialRecord, step: int) -> dict[str, Json]:
         """As a list, which Optuna reads, too (`FrozenTrial.constraints`)."""
         if noted := trial.attributes.get(CONSTRAINTS):
+            if [*noted] == list(map(str, range(len(noted)))):  # of a `constraints_func`, which Optuna has as a list
+                return {_CONSTRAINTS: list(noted.values())}
             return {f"{_CONSTRAINTS}:{name}": violation for name, violation in noted.items()}
         if not self._limits or not step:
             return {}

@@ -40,19 +40,20 @@ def search(sampler: samplers.BaseSampler, name: str) -> Search:
     Raises UserError for one that cannot be had here.
     """
     kind = type(sampler).__name__
-    chance = seed(sampler)
-    chance = zlib.crc32(name.encode()) if chance is None else chance
     if type(sampler) is not getattr(samplers, kind, None):
         raise UserError(f"sampler: {kind} is none of Optuna's; {_HINT}")
     if kind in _REFUSED:
         raise UserError(f"sampler: {kind} cannot be made anew for each value, so it is not there; {_HINT}")
-    given = options(sampler)
+    given, own = options(sampler), seed(sampler)
+    chance = zlib.crc32(name.encode()) if own is None else own
     if kind == "GridSampler":
         return Search(form=_form("RandomSampler", {}), seed=chance, cells=_cells(given["search_space"][1]))
     chosen: dict[str, Any] = {}
     for option, (default, value) in given.items():
         if option in _NOT_OPTIONS or value is NOT_THERE or value is default or value == default:
             continue
+        if default is None and _of_optuna(value):
+            continue  # what its class makes of None
         if not _plain(value):
             raise UserError(f"sampler: {kind}({option}=...) cannot be written into the study's log; leave it out")
         chosen[option] = value
@@ -68,6 +69,12 @@ def _cells(space: dict[str, Sequence[Any]]) -> tuple[dict[str, Any], ...]:
     """All combinations, in the order of the names."""
     names = sorted(space)
     return tuple(dict(zip(names, cell, strict=True)) for cell in itertools.product(*(space[name] for name in names)))
+
+
+def _of_optuna(value: Any) -> bool:
+    """Whether an object or a function is defined in Optuna."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.partition(".")[0] == "optuna"
 
 
 def _plain(value: Any) -> bool:

@@ -54,7 +54,7 @@ def test_a_pruner_is_the_schedule_that_does_the_same(pruner: Any, form: object, 
 
 @pytest.mark.parametrize(
     "pruner",
-    [pruners.HyperbandPruner(), pruners.ThresholdPruner(lower=0.0), pruners.SuccessiveHalvingPruner(bootstrap_count=2)],
+    [pruners.HyperbandPruner(), pruners.ThresholdPruner(lower=0.0), pruners.SuccessiveHalvingPruner(min_resource=1, bootstrap_count=2)],
     ids=lambda value: type(value).__name__,
 )
 def test_a_pruner_that_is_not_there_is_said_in_a_line(pruner: Any) -> None:
@@ -205,7 +205,7 @@ def test_optuna_sees_each_trial_with_the_parameters_that_it_asked_for() -> None:
 )
 def test_what_does_not_go_with_it_is_said_in_a_line(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as error:
-        sequence(conditional, 4, **changes)
+        sequence(conditional, **{"trials": 4, **changes})
     assert said in str(error.value)
 
 
