@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from absl import logging as absl_logging
 
 from regrow.infra.local import s3_server
 from regrow.infra.machine.processes import Guard
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script: processes of tests inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# TensorBoard's logging closes the stream that it has, unless that is sys.stderr at that moment. It would have pytest's, and close it
+# within a test with `capsys` in which Prefect sets logging up anew: no later test of the process would run.
+absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 @contextmanager
