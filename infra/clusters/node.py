@@ -107,8 +107,9 @@ class Node:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(), start_new_session=True, cwd="/"
             )
         deadline = time.monotonic() + _START_SECONDS
-        while _BEGUN not in (said := self.log.read_text(errors="replace")):
+        while not self._has_begun():
             if supervisor.poll() is not None or time.monotonic() > deadline:
+                said = self.log.read_text(errors="replace")
                 self.stop()
                 last = "\n".join(said.splitlines()[-_SHOWN:])
                 raise RegrowError(f"Ray did not start on {os.uname().nodename}; it said:\n{last}")
@@ -128,7 +129,7 @@ class Node:
                     continue
                 look = time.monotonic() + _LOOK_SECONDS
                 there = self._has_raylet()
-                if joined and not there:
+                if not there and (joined or self._has_begun()):
                     break
                 joined = there
                 if jobs is None:
@@ -153,6 +154,10 @@ class Node:
             while self.running() is not None and time.monotonic() < deadline:
                 time.sleep(_TICK)
         _kill(f"{MARK}={self.name}")
+
+    def _has_begun(self) -> bool:
+        """Whether Ray says that it runs: a raylet may be gone before anybody has looked for it."""
+        return _BEGUN in self.log.read_text(errors="replace")
 
     def _has_raylet(self) -> bool:
         return any(_name(process) == _RAYLET for process in marked(f"{MARK}={self.name}"))
