@@ -42,6 +42,7 @@ LOOK_SECONDS = 0.2
 """Between two looks at the reports' file, and at whether the attempt was told to end."""
 NOTICE_SECONDS = 1.0
 """A SIGTERM for the whole machine may reach the program before the attempt hears of it."""
+STANDIN = Path(__file__).parent / "standin"
 INTERPRETERS = ("python", "python3")
 """At the front of a command: the interpreter that runs the trial."""
 _READ_BYTES = 1 << 16
@@ -109,6 +110,13 @@ def filled(job: Job, trial: Trial, variables: dict[str, str]) -> list[str]:
     return [sys.executable, *command[1:]] if command[0] in INTERPRETERS else command
 
 
+def standing_in() -> dict[str, str]:
+    """The import path with our `wandb` on it, for trials of a sweep file of W&B's only."""
+    if os.environ.get("REGROW_WANDB", "real") == "real":
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(STANDIN), os.environ.get("PYTHONPATH")]))}
+
+
 class _Program:
     """A program that runs, and what it says."""
 
@@ -138,7 +146,7 @@ class _Program:
         self._command = filled(job, trial, variables)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(GRACE_SECONDS), *self._command], cwd=job.folder,
-            env={"PYTHONUNBUFFERED": "1", **os.environ, **variables, ADDRESS: str(scratch / "socket")},
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **variables, **standing_in(), ADDRESS: str(scratch / "socket")},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )
         assert self._process.stdout is not None

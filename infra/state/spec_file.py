@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from regrow.infra.state.yaml_file import located, read_map, write_map
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
+from regrow.search.spec.wandb import METRIC, is_sweep, theirs, translated
 from regrow.tasks.trainable import functions
 
 
@@ -18,6 +20,8 @@ def read_spec(path: Path) -> Spec:
     Raises UserError for a file that cannot be read or is not YAML, SpecError for what it says.
     """
     data = read_map(path, "experiment", "regrow schema")
+    if is_sweep(data):
+        return _of_sweep(data, path)
     folder = data.get("working_dir")
     if folder is None or isinstance(folder, str):
         data = {**data, "working_dir": str((path.parent / Path(folder or ".").expanduser()).resolve())}
@@ -25,6 +29,23 @@ def read_spec(path: Path) -> Spec:
         return _checked(data, folder, Path(data["working_dir"]) if isinstance(data.get("working_dir"), str) else path.parent)
     except SpecError as error:
         raise located(error, path) from None
+
+
+def _of_sweep(sweep: dict[str, Any], path: Path) -> Spec:
+    """The specification of W&B's sweep file; what is only like W&B's is said on the standard error. Raises SpecError."""
+    try:
+        data, notes = translated(sweep, path.stem)
+    except SpecError as error:
+        raise located(error, path) from None
+    if os.environ.get(METRIC) == "real":
+        del data["env"]
+    try:
+        spec = _checked({**data, "working_dir": str(path.parent.resolve())}, None, path.parent)
+    except SpecError as error:
+        raise located(theirs(error), path) from None
+    for _note in notes:
+        pass
+    return spec
 
 
 def _checked(data: dict[str, Any], written: Any, folder: Path) -> Spec:

@@ -22,8 +22,9 @@ OURS = {
     "scratch": "a folder of the attempt's own, gone afterwards", "report": "the file of `report: {file: ...}`",
 }
 """Placeholders that are no parameters."""
-ALL = ("args", "args:hydra")
-"""Placeholders of all parameters at once, each an argument: `--lr=0.1`, and `lr=0.1`."""
+ALL = ("args", "args:hydra", "args:wandb", "args:no_hyphens", "args:no_boolean_flags", "args:json")
+"""Placeholders of all parameters at once, each an argument: `--lr=0.1`, `lr=0.1` as Hydra reads it, and as W&B's agent writes
+them (`--x=True`, `x=True`, `--x` or nothing, and one argument of JSON)."""
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _PLAIN = re.compile(r"[\w./:@%+-]+")
 """Text that Hydra reads as it is."""
@@ -92,12 +93,24 @@ def arguments(command: tuple[str, ...], config: Mapping[str, Any], ours: Mapping
 
 def _filled(argument: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> Iterator[str]:
     if argument[1:-1] in ALL and argument == f"{{{argument[1:-1]}}}" and argument[1:-1] not in config:
-        hydra = argument != "{args}"
-        yield from (f"{name}={_hydra(value)}" if hydra else f"--{name}={as_text(value)}" for name, value in _leaves(config, ""))
+        yield from _all(argument[1:-1], config)
         return
     values = {token[1]: _value(token[1], config, ours) for token in _TOKEN.finditer(argument) if token[1] is not None}
     if None not in values.values():
         yield _TOKEN.sub(lambda token: token[0][0] if token[1] is None else str(values[token[1]]), argument)
+
+
+def _all(form: str, config: Mapping[str, Any]) -> Iterator[str]:
+    if form == "args:json":
+        yield json.dumps(config, ensure_ascii=False)
+        return
+    for name, value in _leaves(config, ""):
+        if form == "args:no_boolean_flags" and isinstance(value, bool):
+            yield from [f"--{name}"] if value else []
+        elif form == "args":
+            yield f"--{name}={as_text(value)}"
+        else:
+            yield f"{name}={_hydra(value)}" if form == "args:hydra" else f"{'' if form == 'args:no_hyphens' else '--'}{name}={value}"
 
 
 def _value(name: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> str | None:
