@@ -110,7 +110,8 @@ def _all(form: str, config: Mapping[str, Any]) -> Iterator[str]:
         elif form == "args":
             yield f"--{name}={as_text(value)}"
         else:
-            yield f"{name}={_hydra(value)}" if form == "args:hydra" else f"{'' if form == 'args:no_hyphens' else '--'}{name}={value}"
+            hyphens = "--" if form in ("args:wandb", "args:no_boolean_flags") else ""
+            yield f"{hyphens}{name}={_hydra(value) if form == 'args:hydra' else value}"
 
 
 def _value(name: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> str | None:

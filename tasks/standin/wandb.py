@@ -32,7 +32,7 @@ class Config(dict[str, Any]):
     def __setattr__(self, name: str, value: Any) -> None:
         self.update({name: value})
 
-    def update(self, given: Any = (), allow_val_change: bool = False, **more: Any) -> None:  # type: ignore[override]  # noqa: ARG002, FBT
+    def update(self, given: Any = (), allow_val_change: bool = False, **more: Any) -> None:  # type: ignore[override]
         """Adds what the sweep does not decide; for what it does, the sweep's value stays."""
         found = vars(given) if hasattr(given, "__dict__") and not isinstance(given, dict) else given
         super().update({**dict(found), **more, **_swept()})
