@@ -3,11 +3,12 @@
 #   make demo     a real experiment: 40 small networks on handwritten digits
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
 #   make test     all but what is for the night, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
-#   make nightly  everything: also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
+#   make nightly  everything, and the frameworks of regrow.integrations (1 GB) for it: also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
-#   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray"
+#   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray";
+#                 and `make compat-tune`, Ray Tune's own examples, each killed once and resumed; ARGS="--only pbt"
 #   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
 
 VENV := .venv
@@ -18,13 +19,16 @@ JOBS := 2
 UNIT_JOBS := 2
 UPGRADE :=
 TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
+FRAMEWORKS := sklearn,xgboost,lightgbm,catboost,lightning,keras,flax,transformers,accelerate
+
+TUNE_EXAMPLES = $(shell sed -n 's/^tune-examples = \[\(.*\)\]/\1/p' pyproject.toml | sed 's/", "/" "/g')
 
 # The first that runs, is of a version that our dependencies have wheels for, and can make an environment.
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly soak bench compat docs pictures lock install clean
+.PHONY: demo check lint types units test nightly soak bench compat compat-releases compat-tune optuna-examples docs pictures lock install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -47,7 +51,7 @@ units: $(VENV)/.installed
 test: $(VENV)/.installed $(VENV)/.torch
 	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder -m "not nightly" $(ARGS)
 
-nightly: $(VENV)/.installed $(VENV)/.torch
+nightly: $(VENV)/.installed $(VENV)/.torch $(VENV)/.frameworks
 	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed
@@ -56,8 +60,18 @@ soak: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 
-compat: $(VENV)/.installed
+compat: compat-releases compat-tune
+
+compat-releases: $(VENV)/.installed
 	$(BIN)/python -m tests.compat $(ARGS)
+
+# What these examples import beside Ray is not in the lock: nothing else needs it.
+compat-tune: $(VENV)/.installed
+	$(PIP) install --quiet $(TUNE_EXAMPLES)
+	$(BIN)/python -m tests.tune_examples $(ARGS)
+
+optuna-examples: $(VENV)/.installed
+	$(BIN)/python -m tests.optuna_examples $(EXAMPLES) $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict
@@ -101,6 +115,12 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 # Not in the lock: pip takes the build, for CUDA or CPU, that it is set up for. Only tests of an example need it.
 $(VENV)/.torch: $(VENV)/.locked
 	$(PIP) install --quiet "$(TORCH)"
+	@touch $@
+
+# Not in the lock either: 1 GB that nobody else needs, and Lightning and Accelerate ask for PyTorch. What is installed stays as it is.
+$(VENV)/.frameworks: $(VENV)/.installed $(VENV)/.torch
+	$(PIP) freeze --exclude-editable | sed -n '/==/p' > $(VENV)/there.txt
+	$(PIP) install --quiet --no-build-isolation --constraint $(VENV)/there.txt --editable ".[$(FRAMEWORKS)]"
 	@touch $@
 
 clean:

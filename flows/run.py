@@ -271,7 +271,7 @@ def _finished(
         _announce(line)
     if trouble:
         obituary.owe(places, spec.name)
-        _announce(f"MLflow does not have everything yet: {trouble} `{places.command('resume', spec.name)}` catches up.")
+        _announce(f"MLflow does not have everything yet: {trouble}; `{places.command('resume', spec.name)}` catches up.")
     history = patiently(lambda: replay(prepared.store, spec.name), say=_announce, seconds=min(STORE_SECONDS, asked.left))
     try:
         collect(prepared.store, history)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,20 @@ class Experiment:
     """A trainable and the specification around it.
 
     `trainable` is a function of a Trial, a class with setup and step, or text such as "file.py:function"; functions and
-    classes are pickled by value into the experiment's state. None: `command=[...]` is given in its place. The other
-    arguments are the keys of the YAML form.
+    classes are pickled by value into the experiment's state. None: `command=[...]` is given in its place. `mode` None: each of
+    several metrics has its own, `[{"name": "loss", "mode": "min"}, ...]`. The other arguments are the keys of the YAML form.
     Raises SpecError for what is wrong with them.
     """
 
     def __init__(
-        self, trainable: Callable[[Trial], object] | type | str | None = None, *, space: Mapping[str, Any], metric: str,
-        mode: str, name: str | None = None, **options: Any,
+        self, trainable: Callable[[Trial], object] | type | str | None = None, *, space: Mapping[str, Any],
+        metric: str | Sequence[Mapping[str, str]], mode: str | None = None, name: str | None = None, **options: Any,
     ) -> None:
         self._object = None if isinstance(trainable, str) else trainable
         path = trainable if isinstance(trainable, str) else COMMAND if trainable is None else "pickled"
         chosen = name or getattr(trainable, "__name__", "experiment").replace("<lambda>", "experiment")
         given = {"name": chosen, "trainable": path, "space": dict(space), "metric": metric, "mode": mode, **options}
-        given.setdefault("working_dir", str(_folder()))
+        given.setdefault("working_dir", str(script_folder()))
         self.spec = Spec.parse(given)
 
     def run(self, *, trials: int | None = None, quiet: bool = False, retry_failed: bool = False) -> Result:
@@ -54,7 +54,7 @@ class Experiment:
         from regrow.notebook import NotebookViewer, in_notebook
 
         places = Places.at(self.spec.state).writable()
-        code = None if self._object is None else _store(places.store(self.spec.name), self._object)
+        code = None if self._object is None else store_trainable(places.store(self.spec.name), self._object)
         cell = NotebookViewer(quiet=quiet) if in_notebook() else None
         store = places.store(self.spec.name)
         live = Live(Terminal(highlight=False), quiet=quiet, notes=lambda: notes.read(store), viewer=cell)
@@ -80,7 +80,7 @@ def _last_lines(history: History, places: Places) -> Iterator[str]:
         yield "or run this cell again"
 
 
-def _store(store: Store, trainable: object) -> str:
+def store_trainable(store: Store, trainable: object) -> str:
     """Pickles a trainable into the store; returns its SHA-256, under which it is found and by which it is verified."""
     from ray import cloudpickle
 
@@ -95,7 +95,7 @@ def _store(store: Store, trainable: object) -> str:
     return digest
 
 
-def _folder() -> Path:
+def script_folder() -> Path:
     """The folder of the user's script, from which its own modules are imported; the current one in a notebook."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(main).resolve().parent if main else Path.cwd()

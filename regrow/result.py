@@ -72,6 +72,11 @@ class Result:
         return self
 
     @property
+    def state(self) -> str:
+        """The root of the state that it lies in: a folder, or an S3 URL."""
+        return self._places.root
+
+    @property
     def spec(self) -> Spec:
         """The specification."""
         return self._history.spec
@@ -80,6 +85,11 @@ class Result:
     def status(self) -> str:
         """running, finished, stopped, interrupted or failed."""
         return summaries.status(self._history, alive=self._alive)
+
+    @property
+    def stopped_by(self) -> str:
+        """Who ended it before all was done: "planner" for a stop condition, "user", or empty for neither."""
+        return self._history.closing.by if self._history.closing is not None else ""
 
     @property
     def notes(self) -> list[str]:

@@ -11,9 +11,14 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from regrow.search.constraints import Constraint
 from regrow.search.events import Row
+from regrow.search.step_metric import Filled, StepMetric
+
+Score: TypeAlias = Literal["best", "last", "final"]
+"""Which step stands for a trial: its best one, its last one, or the last one once it has run to its end (else none)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,9 @@ class Scale:
     """Whether more of the objective is better."""
     others: tuple[str, ...] = ()
     limits: tuple[Constraint, ...] = ()
+    score: Score = "best"
+    step_metric: StepMetric | None = None
+    """By what time is counted for decisions; None: by reports."""
 
     def better(self, a: float, b: float) -> bool:
         """Whether the objective `a` is better than `b`."""
@@ -38,7 +46,7 @@ class Curve:
     for the trial (see `standing`). After a rewind one of them may not be known until it is read again from the log.
     """
 
-    __slots__ = ("_columns", "_last", "_scale", "_stands", "best", "runs", "standing", "times", "values")
+    __slots__ = ("_clock", "_columns", "_last", "_scale", "_stands", "best", "runs", "standing", "times", "values")
 
     def __init__(self, scale: Scale) -> None:
         self._scale = scale
@@ -46,19 +54,37 @@ class Curve:
         """The objective by step, that of step s at s - 1."""
         self.times = array("d")
         """When each step was reported, by its node's clock."""
+        self._clock = None if scale.step_metric is None else array("q")
         self._columns = tuple(array("d") for _ in scale.others)
         self.runs: list[tuple[int, int]] = []
         """(attempt, the last of its steps that count), in the order of steps."""
         self.standing = 0
-        """The first step with the best value of those that meet the constraints, else of all; 0 before the first."""
+        """The step that counts, 0 before the first: the last one or, where the score is "best", the first with the best value of
+        those that meet the constraints, else of all."""
         self.best: tuple[float, int] | None = None
-        """The best value of the objective at a step that meets all constraints, and the first such step."""
+        """The value of that step, and the step; None where it does not meet all constraints."""
         self._last: Row | None = None
         self._stands: Row | None = None
 
     def __len__(self) -> int:
         """The last step."""
         return len(self.values)
+
+    @property
+    def clock(self) -> Sequence[int]:
+        """The time of each step, as decisions count it."""
+        return range(1, len(self.values) + 1) if self._clock is None else self._clock
+
+    @property
+    def time(self) -> int:
+        """That of the last step; 0 before the first."""
+        return self.clock[-1] if self.values else 0
+
+    def until(self, time: int) -> Sequence[float]:
+        """The objective by time up to `time`, which a step has reached; not copied where that is all there is."""
+        if self._clock is not None:
+            return Filled(self.values, self._clock, time)
+        return self.values if len(self.values) == time else self.values[:time]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Curve) and self._content() == other._content()
@@ -67,7 +93,12 @@ class Curve:
 
     def _content(self) -> tuple[object, ...]:
         columns = [column.tobytes() for column in self._columns]  # NaN is no number's equal, not even its own
-        return self._scale, self.values, self.times, columns, self.runs, self.standing, self._last, self._stands
+        return self._scale, self.values, self.times, self._clock, columns, self.runs, self.standing, self._last, self._stands
+
+    @property
+    def at_end(self) -> bool:
+        """Whether what it has is the trial's only once that has run to its end."""
+        return self._scale.score == "final"
 
     def feasible(self, step: int) -> bool:
         """Whether a step meets all constraints."""
@@ -128,7 +159,7 @@ class Curve:
     # ---- folding -----------------------------------------------------------------------------------------------------
 
     def extend(self, attempt: int, rows: Sequence[Row], values: Sequence[float]) -> bool:
-        """Takes in the rows of the steps that follow, and the objective of each; returns whether the best value improved."""
+        """Takes in the rows of the steps that follow, and the objective of each; returns whether `best` is another one."""
         if not rows:
             return False
         before, best = len(self.values), self.best
@@ -136,6 +167,9 @@ class Curve:
         self.times.extend([row.t for row in rows])
         for name, column in zip(self._scale.others, self._columns, strict=True):
             column.extend([math.nan if (value := row.metrics.get(name)) is None else value for row in rows])
+        if self._clock is not None and self._scale.step_metric is not None:
+            for row in rows:
+                self._clock.append(self._scale.step_metric.time(row.metrics, self._clock[-1] if self._clock else 0))
         if self.runs and self.runs[-1][0] == attempt:
             self.runs.pop()
         self.runs.append((attempt, len(self.values)))
@@ -161,6 +195,8 @@ class Curve:
             return gone
         for column in (self.values, self.times, *self._columns):
             del column[step:]
+        if self._clock is not None:
+            del self._clock[step:]
         kept = [row for row in (self._last, self._stands) if row is not None and row.step <= step]
         self._last = self._stands = None
         if self.standing > step:
@@ -172,6 +208,10 @@ class Curve:
 
     def _stand(self, before: int, values: Iterable[float]) -> None:
         """Finds out which step stands for the trial, now that there are steps after `before`, with these values."""
+        if self._scale.score != "best":
+            self.standing = len(self.values)
+            self.best = (self.values[-1], self.standing) if self.values and self.feasible(self.standing) else None
+            return
         most, limited = self._scale.most, bool(self._scale.limits)
         standing, met = self.standing, self.best is not None
         leader = self.values[standing - 1] if standing else 0.0

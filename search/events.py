@@ -189,6 +189,32 @@ class Reported(Event, frozen=True, kw_only=True, tag="reported"):
     rows: list[Row]
 
 
+class Asked(Event, frozen=True, kw_only=True, tag="asked"):
+    """A define-by-run trial needs a value of the parameter `name` from `distribution`, written as Optuna writes one."""
+
+    trial: int
+    attempt: int
+    name: str
+    distribution: dict[str, Any]
+
+
+class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
+    """Decision: the value that was asked for. It is the trial's, and each further attempt of it has the same."""
+
+    trial: int
+    name: str
+    distribution: dict[str, Any]
+    value: Any
+
+
+class Noted(Event, frozen=True, kw_only=True, tag="noted"):
+    """What an attempt said of its trial beside its metrics, by name. A later one under the same name replaces it."""
+
+    trial: int
+    attempt: int
+    attributes: dict[str, Any]
+
+
 class Decided(Event, frozen=True, kw_only=True, tag="decided"):
     """Decision of the scheduler on a trial that reached `step`: go on `until` the next decision, stop, pause or restart.
 
@@ -291,6 +317,9 @@ AnyEvent = (
     | Waited
     | Began
     | Reported
+    | Asked
+    | Suggested
+    | Noted
     | Decided
     | Retired
     | Revived
@@ -319,4 +348,4 @@ def is_decision(event: AnyEvent) -> bool:
     """Whether the planner made this event, so that it can be recomputed from those before it."""
     if isinstance(event, Ended | Closing):
         return event.by == "planner"
-    return isinstance(event, Proposed | Started | Decided | Retired | Revived | Dropped | Closed)
+    return isinstance(event, Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Closed)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.search.events import Cause, Ended, Outcome, Place, Saved
-from regrow.tasks import checkpoints, output
+from regrow.tasks import checkpoints, output, process_pools
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records, Reply
 from regrow.tasks.overdue import Overdue
@@ -21,6 +21,7 @@ from regrow.tasks.patience import patiently
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.ranks import Alone, Group, GroupBroken, Leave, RankFailed
 from regrow.tasks.reporter import Reporter
+from regrow.tasks.suggestions import Suggestions
 from regrow.tasks.trainable import Frameworks
 from regrow.tasks.training import recorded, train
 from regrow.tasks.trial import Trial
@@ -94,15 +95,17 @@ def run_attempt(
         try:
             if begins:
                 trial = Trial(
-                    job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step, ranks=group
+                    job, assignment, reporter, writer, restored=origin.folder, restored_step=origin.step, ranks=group,
+                    suggestions=None if group.others is not None else Suggestions(assignment.suggested, reporter),
                 )
                 listening.enter_context(host.listen(reporter.notice))
                 own = recorded(records, job, assignment, trial, scratch)
-                overdue = Overdue(job, assignment, reporter, _leaving(host))
+                overdue = Overdue(job, assignment, reporter, group, _leaving(host))
                 try:
                     with group.watched(reporter.notice_of, _left_by(overdue, reporter, group, place), reporter.silent):
                         outcome = _begun(job, store, trial, reporter, own, group, origin, overdue, frameworks)
                 finally:
+                    process_pools.end()
                     host.end_children()
                 step = trial.step
             else:
@@ -250,8 +253,11 @@ def _train(
             return error.fault.outcome, error.fault.cause, error.fault.message, error.fault.trace
         if failure is not None:
             who = "" if group.others is None else f"rank 0, at step {trial.at}: "
-            return "failed", failure.cause, f"{who}{failure.message}", failure.trace
+            early = f" ({before})" if (before := group.ended_before(trial.at)) else ""
+            return "failed", failure.cause, f"{who}{failure.message}{early}", failure.trace
         cut_short = trial.cut_short
+        if trial.given_up is not None:
+            return "stopped", "", trial.given_up or reporter.reply.why, ""
     match reporter.reply.reason:
         case ("stopped" | "paused") as outcome if cut_short:
             return outcome, "", reporter.reply.why, ""

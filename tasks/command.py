@@ -28,13 +28,13 @@ from typing import Any
 from regrow.search.events import Cause
 from regrow.search.spec.command import arguments
 from regrow.tasks import supervisor
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.messages import Job
 from regrow.tasks.reported import ReportFile, numbers, report_in
 from regrow.tasks.saved_folder import SavedFolder
 from regrow.tasks.script import ADDRESS
 from regrow.tasks.traces import one_line, printable
-from regrow.tasks.trial import ReportError, Trial, TrialEnd
+from regrow.tasks.trial import Trial, TrialEnd
 
 GRACE_SECONDS = 10.0
 """What a program has between SIGTERM and SIGKILL."""

@@ -21,3 +21,7 @@ class UserCodeError(RegrowError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class ReportError(RegrowError):
+    """The trainable reported something that cannot be recorded: its metric is missing, or is not a finite number."""

@@ -13,6 +13,7 @@ from regrow.search.endings import Ending
 from regrow.search.events import Ended, Place, Row, Saved
 from regrow.search.needs import Needs
 from regrow.search.spec import RLlib, Spec
+from regrow.search.step_metric import StepMetric
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     if nothing did. `grouped`: attempts are groups of workers, or have children, in a placement group, `ranked` that they are of
     workers; `lease`: seconds of silence after which a worker counts as gone; `reduce_mean`: a group's metrics are the means
     over its workers, else those of the first. `rllib` stands in the trainable's place where it is not None; `metrics`: those
-    that the specification names, the objective first.
+    that the specification names, the objective first. `clock`: by what decisions and `max_steps` count steps, None: by reports.
     """
 
     experiment: str
@@ -52,6 +53,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     lease: float = 30.0
     rllib: RLlib | None = None
     metrics: tuple[str, ...] = ()
+    clock: StepMetric | None = None
 
     @classmethod
     def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
@@ -64,7 +66,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             system_metrics=spec.mlflow.system_metrics, command=spec.command, report=spec.report.file,
             stall=spec.stall, trial_seconds=None if hours is None else hours * 3600, event=spec.event,
             grouped=spec.resources.grouped, ranked=spec.resources.ranked, lease=spec.lease,
-            reduce_mean=spec.resources.reduce == "mean", rllib=spec.rllib,
+            reduce_mean=spec.resources.reduce == "mean", rllib=spec.rllib, clock=spec.clock,
             metrics=(*(metric.name for metric in spec.metrics), *(limit.metric for limit in spec.limits)),
         )
 
@@ -75,7 +77,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     `until` is the step of the first decision, None for none; `checkpoints` are manifests to restore, newest first.
     `avoid_spot`, `clones`, `width` and `market`: see Started; `needs`: what these slots are made of. A clone becomes the
     checkpoint of `step`, the last that the trial did.
-    `values`: the objective at the steps done so far, where the job has an ending. `ran`: seconds of the earlier attempts.
+    `values`: the objective at the steps done so far, where the job has an ending; `times`: these steps as decisions count them,
+    where the job has a clock. `ran`: seconds of the earlier attempts.
+    `suggested`: of a define-by-run trial, the values that it has asked for, by parameter.
     `story` tells people why there is another attempt; empty for the first.
     """
 
@@ -92,7 +96,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     needs: Needs = Needs()
     step: int = 0
     values: tuple[float, ...] = ()
+    times: tuple[int, ...] = ()
     ran: float = 0.0
+    suggested: dict[str, Any] = {}
     story: str = ""
 
 
@@ -111,6 +117,13 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Place, ...] = ()
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that a define-by-run trial needs; see Asked."""
+
+    name: str
+    distribution: dict[str, Any]
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """News of an attempt since its last message; an empty one renews the lease.
 
@@ -118,7 +131,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     another trial to run in the same place. `draining` says why the whole node is about to go away, if it is, and `draining_node`
     which one, if it is that of another worker of a group (its id); `silent_node` that of another worker which fell silent;
     `trouble` why its checkpoints cannot be saved at present.
-    `urgent`: somebody waits for the answer, so nobody on the way may hold it back.
+    `urgent`: somebody waits for the answer, so nobody on the way may hold it back. `asked`: values that it needs; `noted`: see
+    Noted.
     """
 
     trial: int
@@ -133,6 +147,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     silent_node: str = ""
     trouble: str = ""
     urgent: bool = False
+    asked: tuple[Question, ...] = ()
+    noted: dict[str, Any] = {}
 
 
 Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
@@ -145,6 +161,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     saves work (not with `unsaved`: it will go on from other weights); `fenced`: the lease is not held any more, nothing that
     the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay. `pace`: seconds between two messages that
     are not urgent, at least. `relay`: through whom to speak from now on, a name; empty: to the coordinator itself.
+    `suggested`: the values that were asked for, by parameter.
     """
 
     until: int | None = None
@@ -156,6 +173,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     next: Assignment | None = None
     pace: float = 0.0
     relay: str = ""
+    suggested: dict[str, Any] = {}
 
     @property
     def leaving(self) -> bool:

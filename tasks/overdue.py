@@ -14,6 +14,7 @@ from types import FrameType
 from regrow.search.durations import in_words
 from regrow.search.events import Cause, Ended, Outcome
 from regrow.tasks.messages import Assignment, Job
+from regrow.tasks.ranks import Group
 from regrow.tasks.reporter import Reporter
 
 LOOK_SECONDS = 1.0
@@ -30,8 +31,10 @@ _LOG = logging.getLogger("regrow.trial")
 class Overdue:
     """Watches one attempt of a job with `stall` or `trial_seconds`. `leave` ends the process; it does not return."""
 
-    def __init__(self, job: Job, assignment: Assignment, reporter: Reporter, leave: Callable[[], None]) -> None:
-        self._job, self._lease, self._reporter, self._leave = job, assignment, reporter, leave
+    def __init__(
+        self, job: Job, assignment: Assignment, reporter: Reporter, group: Group, leave: Callable[[], None]
+    ) -> None:
+        self._job, self._lease, self._reporter, self._group, self._leave = job, assignment, reporter, group, leave
         self._done = threading.Event()
         self._training = threading.get_ident()
 
@@ -66,6 +69,7 @@ class Overdue:
         return None
 
     def _end(self, outcome: Outcome, cause: Cause, message: str) -> None:
+        message = self._group.stuck(message)
         told = threading.Thread(target=self._tell_stacks, args=(message,), name="regrow-stacks", daemon=True)
         told.start()
         told.join(STACKS_SECONDS)
@@ -83,7 +87,8 @@ class Overdue:
 
     def _tell_stacks(self, message: str) -> None:
         told = stacks(self._training)
-        _LOG.warning("trial %d: %s. What its threads are doing:\n%s", self._lease.trial, message, told)
+        whose = "its threads" if self._group.world.size == 1 else "the threads of rank 0"
+        _LOG.warning("trial %d: %s. What %s are doing:\n%s", self._lease.trial, message, whose, told)
 
 
 def stacks(training: int) -> str:

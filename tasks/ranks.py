@@ -203,6 +203,16 @@ class Group(Ranks, Protocol):
         """What another rank did, or what became of it, that may have made this one fail; waits a moment for it."""
         ...
 
+    def ended_before(self, step: int) -> str:
+        """Which other ranks' trainables have returned before they reported `step`, for people; empty for none."""
+        ...
+
+    def stuck(self, message: str) -> str:
+        """Has the others write what they are doing into the log, as this one does nothing, and waits a moment for it; returns
+        `message` with what is known of them.
+        """
+        ...
+
     def watched(
         self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
     ) -> AbstractContextManager[object]:
@@ -236,6 +246,14 @@ class Alone:
 
     def blamed(self) -> None:
         """See Group."""
+
+    def ended_before(self, step: int) -> str:
+        """See Group."""
+        return ""
+
+    def stuck(self, message: str) -> str:
+        """See Group."""
+        return message
 
     def watched(
         self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]

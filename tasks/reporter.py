@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
 from regrow.search.events import Ended, Row, Saved
-from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, CoordinatorGone, Progress, Reason, Reply
+from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, CoordinatorGone, Progress, Question, Reason, Reply
 
 FLUSH_SECONDS = 0.25
 """Between two messages while there is news, or more if the coordinator says so: how far a live view lags behind."""
@@ -39,6 +40,7 @@ class Reporter:
         self._arrival, self._arrived = arrival, time.monotonic()
         self._saved = saved
         self._rows: deque[Row] = deque()
+        self._noted: dict[str, Any] = {}
         self._draining = self._draining_node = ""
         self.silent_node = ""
         """The node of another rank that fell silent; said with every message from then on."""
@@ -90,6 +92,11 @@ class Reporter:
         if len(self._rows) * (1 + len(row.metrics)) >= MOST_NUMBERS:
             self.flush()
 
+    def note(self, attributes: Mapping[str, Any]) -> None:
+        """Takes what is to be noted of the trial; it is sent with the next message."""
+        with self._sending:
+            self._noted = {**self._noted, **attributes}
+
     def notice(self, why: str, node: bool) -> None:
         """The process, or the whole node (`node`), is about to go away: the attempt is to save a checkpoint and end."""
         self._obey(Reply(reason="preempted", why=why))
@@ -108,10 +115,12 @@ class Reporter:
         if self.reply.reason == "" or _WEIGHT[reply.reason] > _WEIGHT[self.reply.reason]:
             self.reply = reply
 
-    def flush(self, *, ended: Ended | None = None, carry_on: bool = False, urgent: bool = True) -> Reply:
+    def flush(
+        self, *, ended: Ended | None = None, carry_on: bool = False, urgent: bool = True, asked: tuple[Question, ...] = ()
+    ) -> Reply:
         """Sends all news and waits for the answer, which becomes `reply`. Sends nothing once the lease is gone.
 
-        `urgent`: see Progress.
+        `urgent`, `asked`: see Progress.
         """
         with self.awaited(), self._sending:
             if self.reply.reason == "fenced":
@@ -125,7 +134,8 @@ class Reporter:
                 left -= len(rows)
                 last = not left
                 reply = self._report(
-                    rows, saved if last else (), ended if last else None, carry_on=carry_on and last, urgent=urgent
+                    rows, saved if last else (), ended if last else None, carry_on=carry_on and last, urgent=urgent,
+                    asked=asked if last else (),
                 )
                 drops += [reply] if reply.drop else []
                 if last or reply.reason == "fenced":
@@ -145,9 +155,11 @@ class Reporter:
         return tuple(rows)
 
     def _report(
-        self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool, urgent: bool
+        self, rows: tuple[Row, ...], saved: tuple[Saved, ...], ended: Ended | None, *, carry_on: bool, urgent: bool,
+        asked: tuple[Question, ...],
     ) -> Reply:
         arrival, self._arrival = self._arrival, None
+        noted, self._noted = self._noted, {}
         if arrival is not None:
             arrival = msgspec.structs.replace(arrival, ago=time.monotonic() - self._arrived)
         news = Progress(
@@ -163,6 +175,8 @@ class Reporter:
             silent_node=self.silent_node,
             trouble=self.trouble(),
             urgent=urgent,
+            asked=asked,
+            noted=noted,
         )
         try:
             reply = self._coordinator.report(news)

@@ -12,12 +12,12 @@ from pathlib import Path
 from regrow.search.errors import SpecError
 from regrow.search.events import Cause
 from regrow.tasks.command import CommandFailed
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import ReportError, UserError
 from regrow.tasks.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports import Store, StoreError
 from regrow.tasks.traces import in_a_line, one_line, user_trace
 from regrow.tasks.trainable import Frameworks, as_a_script, find, load
-from regrow.tasks.trial import ReportError, Trial, TrialEnd
+from regrow.tasks.trial import Trial, TrialEnd
 
 
 @dataclass(frozen=True, slots=True)

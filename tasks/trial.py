@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-import math
-import numbers
 import os
 import shutil
 import tempfile
@@ -19,23 +16,19 @@ from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
 from regrow.tasks.disk import full, is_full
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.messages import Assignment, Job, Reason
+from regrow.tasks.metric_values import clean
 from regrow.tasks.ranks import SNAPSHOTS, Alone, Order, Ranks, Reports, Snapshots, World
+from regrow.tasks.suggestions import Suggestions
 
 ROOM_SECONDS = 1.0
 """Between two tries to write a snapshot to a disk that is full."""
-_SHOWN = 80
-"""Characters of a value in a message: a tensor may have millions of numbers."""
 _ELSEWHERE = (
     "trial {}: trial.report was called in a process that the trainable started, which cannot report; hand the numbers back to"
     " the trainable (the result of a pool, a queue) and report there"
 )
 Save = Callable[[Path], object]
-
-
-class ReportError(RegrowError):
-    """The trainable reported something that cannot be recorded: its metric is missing, or is not a finite number."""
 
 
 class NotSaved(RegrowError):
@@ -67,6 +60,7 @@ class Trial:
         restored: Path | None,
         restored_step: int,
         ranks: Ranks | None = None,
+        suggestions: Suggestions | None = None,
     ) -> None:
         self.config: dict[str, Any] = assignment.config
         self.number = assignment.trial
@@ -83,7 +77,9 @@ class Trial:
         """The last one, where several ranks obey it together."""
         self._step = restored_step
         self._current: int | None = None
-        self._most = job.max_steps or MOST_STEPS
+        self._most = MOST_STEPS if job.max_steps is None or job.clock is not None else job.max_steps
+        self._time = restored_step if job.clock is None else max(assignment.times[:restored_step], default=0)
+        """Of the last report, as decisions count it."""
         self._limit = self._most
         self._last_checkpoint = time.monotonic()
         self._saved_step = restored_step
@@ -98,10 +94,13 @@ class Trial:
         self._endings = None if job.ending is None else Endings(job.ending, assignment.values[:restored_step])
         self.enough = None if self._endings is None else self._endings.why
         """Why the trial ends before its last step, None if it does not."""
-        if self.enough is not None:
+        if self.enough is not None or self._out_of_time:
             self._limit = restored_step
         self._metrics: dict[str, float | None] = {job.objective: None}
         self._pid = os.getpid()
+        self._suggestions = suggestions
+        self.given_up: str | None = None
+        """Why the trainable itself gave its trial up, None where it did not."""
         self.cut_short = False
         """Whether the trainable was kept from doing further steps; False where it ended by itself."""
 
@@ -131,6 +130,16 @@ class Trial:
         return self._metrics.keys()
 
     @property
+    def metric(self) -> str:
+        """The name of the experiment's metric, which each report must hold; of several, the first."""
+        return self._job.objective
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps the experiment gives a trial: a framework's number of epochs. 1,000,000 where it does not say."""
+        return self._most
+
+    @property
     def complete(self) -> bool:
         """Whether it did all its steps."""
         return self._step >= self._limit
@@ -143,6 +152,32 @@ class Trial:
     def ends_with_next_report(self) -> None:
         """Makes the step that is reported next the last one, after which a checkpoint is due."""
         self._limit = self._step + 1
+
+    def suggest(self, name: str, distribution: dict[str, Any]) -> Any:
+        """The trial's value of a parameter from a distribution, as Optuna writes one; every attempt has the same.
+
+        With `search: define_by_run`; raises ReportError in a trial of several workers.
+        """
+        try:
+            return self._asking.value(name, distribution)
+        except LookupError:
+            self.end()
+
+    def note(self, attributes: Mapping[str, Any]) -> None:
+        """Has attributes of the trial, plain JSON by name, be written into the log. Raises as `suggest` does."""
+        self._asking.note(attributes)
+
+    def conclude(self, metrics: Mapping[str, float]) -> None:
+        """The last report, which counts whatever was decided before it. Raises ReportError as `report` does."""
+        clean = self._clean(metrics)
+        self._step, self._metrics = self._step + 1, self._metrics | clean
+        self._reporter.add(Row(self._step, time.time(), clean))
+        self._limit, self.cut_short = self._step, False
+
+    def give_up(self, why: str) -> NoReturn:
+        """Ends the trial as stopped, by the trainable's own judgement."""
+        self.given_up = why
+        raise TrialEnd
 
     def end(self) -> NoReturn:
         """Ends the attempt where it is."""
@@ -157,7 +192,7 @@ class Trial:
         Report once in each step. Raises ReportError where a step was not reported.
         """
         self._limit = self._most if until is None else min(until, self._most)
-        if self.enough is not None:
+        if self.enough is not None or self._out_of_time:
             self._limit = self._step
         while True:
             if self._over() or (self._alone and self._saved_since_told()):
@@ -201,10 +236,11 @@ class Trial:
         """The step counts from here on."""
         leaving = self._reporter.reply.leaving
         self._reporter.add(Row(self._step, time.time(), metrics))
+        self._time = self._step if self._job.clock is None else self._job.clock.time(metrics, self._time)
         self._end_early(metrics)
         self._settled = leaving
         until = self._reporter.reply.until
-        more = until is not None and self._step >= until and self._step != self._most
+        more = until is not None and self._time >= until and self._step != self._most
         return self._made(snapshot=saves and (leaving or self._checkpoint_due()), more=more)
 
     def _second_order(self, *, saves: bool) -> Order:
@@ -229,6 +265,12 @@ class Trial:
             self._writer.submit(Path(tempfile.mkdtemp(prefix="regrow-snapshot-")), self._step)
 
     @property
+    def _asking(self) -> Suggestions:
+        if self._suggestions is None:
+            raise ReportError(f"trial {self.number} has several workers, which cannot ask for values one by one")
+        return self._suggestions
+
+    @property
     def _alone(self) -> bool:
         return self.world.size == 1
 
@@ -244,8 +286,13 @@ class Trial:
             self.enough = f"it had its {in_words(self._job.trial_seconds or 0.0)}"
         if self.enough is None and self._function is not None and self._function(self.number, dict(metrics)):
             self.enough = "its stop function says so"
-        if self.enough is not None:
+        if self.enough is not None or self._out_of_time:
             self._limit = self._step
+
+    @property
+    def _out_of_time(self) -> bool:
+        """Whether it did all its steps, where a metric counts them."""
+        return self._job.clock is not None and self._job.max_steps is not None and self._time >= self._job.max_steps
 
     def _over(self) -> bool:
         """Whether the attempt is to do no more. Several ranks leave together: what came since the last order counts with the
@@ -322,43 +369,4 @@ class Trial:
         return folder
 
     def _clean(self, metrics: Mapping[str, float]) -> dict[str, float | None]:
-        objective, where = self._job.objective, f"trial {self.number}, step {self._step + 1}"
-        if not isinstance(metrics, Mapping):
-            raise ReportError(f"{where}: {_described(metrics)} was reported; report a map, such as {{{objective!r}: 0.5}}")
-        if objective not in metrics:
-            near = difflib.get_close_matches(objective, [str(m) for m in metrics], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"reported were: {', '.join(map(str, metrics)) or 'none'}"
-            raise ReportError(f"{where}: the metric {objective!r} was not reported; {hint}")
-        clean: dict[str, float | None] = {}
-        for name, value in metrics.items():
-            if type(name) is not str:
-                raise ReportError(f"{where}: the metric {name!r} ({type(name).__name__}) is no name; name metrics by text")
-            number = value if type(value) is float else _number(value, f"{where}: metric {name!r}")
-            if math.isfinite(number):
-                clean[name] = number
-            elif name == objective:
-                raise ReportError(f"{where}: metric {name!r} is {number}, not a finite number; the trial cannot be ranked")
-            else:
-                clean[name] = None
-        return clean
-
-
-def _number(value: object, what: str) -> float:
-    """A float from any real number: Python's, NumPy's, or a one-element tensor."""
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    item = getattr(value, "item", None)
-    if callable(item) and (getattr(value, "size", 1) == 1 or callable(getattr(value, "numel", None))):
-        try:
-            return float(item())
-        except (TypeError, ValueError, RuntimeError):
-            pass
-    raise ReportError(f"{what} is {_described(value)}, not a number; report one number for each metric")
-
-
-def _described(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return f"{text if len(text) <= _SHOWN else text[: _SHOWN - 3] + '...'} ({type(value).__name__})"
+        return clean(metrics, self._job.objective, f"trial {self.number}, step {self._step + 1}")

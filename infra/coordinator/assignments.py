@@ -11,12 +11,14 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
     """What an attempt of trial `number` is to do; it was started and has not ended."""
     trial, spec = history.trials[number], history.spec
     record = trial.attempts[attempt - 1]
+    given = {name: value for name, value in trial.config.items() if name not in trial.suggested}
     return Assignment(
-        trial=number, attempt=attempt, config=spec.space.nest(trial.config), seed=seed_for(spec.seed, number, "trial"),
+        trial=number, attempt=attempt, config=spec.space.nest(given), seed=seed_for(spec.seed, number, "trial"),
         until=record.until,
         checkpoints=tuple(record.checkpoints), clones=record.clones, step=trial.step, width=record.width,
-        needs=spec.resources.needs(record.width),
+        needs=spec.resources.needs(record.width), suggested={name: trial.config[name] for name in trial.suggested},
         values=tuple(trial.values) if spec.stop.trial.watches else (),
+        times=tuple(trial.curve.clock) if spec.step_metric is not None else (),
         ran=sum(a.t_ended - a.t_began for a in trial.attempts if a.t_began is not None and a.t_ended is not None),
         avoid_spot=record.avoid_spot, market=record.market, story=story(trial, attempt),
     )

@@ -139,7 +139,11 @@ class Coordinator:
             self._carriers.began((progress.trial, progress.attempt), progress.began.task_run)
         # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
         answer = self._answer(progress, attempt)
-        told = {"pace": self._callers.pace, "relay": self._callers.relay(attempt.node_id)}
+        config = history.trials[progress.trial].config
+        told = {
+            "pace": self._callers.pace, "relay": self._callers.relay(attempt.node_id),
+            "suggested": {one.name: config[one.name] for one in progress.asked},
+        }
         return msgspec.structs.replace(answer, **told)
 
     async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
@@ -286,8 +290,8 @@ class Coordinator:
                 continue
             if a.t_began is not None:
                 self._leases.avoid(a.node_id)
-                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, or it is stuck"
-                message += " in code that holds Python's lock"
+                message = f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off, its process stopped, or"
+                message += " stuck in code that holds Python's lock"
             elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:
                 self._leases.suspect([(n, a.number)])
                 continue

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from regrow.infra.coordinator.ledger import Ledger
-from regrow.search.events import Began, Reported
+from regrow.search.events import Asked, Began, Noted, Reported
 from regrow.search.history import Attempt, History
 from regrow.tasks.messages import Progress
 
@@ -46,6 +46,11 @@ def observe(ledger: Ledger, progress: Progress, attempt: Attempt) -> None:
         )
     if rows := [row for row in progress.rows if row.step > trial.step]:
         ledger.record(Reported(t=now, **lease, rows=rows))
+    for question in progress.asked:
+        if question.name not in ledger.history.trials[progress.trial].config:
+            ledger.record(Asked(t=now, **lease, name=question.name, distribution=question.distribution))
+    if progress.noted:
+        ledger.record(Noted(t=now, **lease, attributes=progress.noted))
     for saved in progress.saved:
         if attempt.saved < saved.step <= trial.step:
             ledger.record(msgspec.structs.replace(saved, t=now))

@@ -14,15 +14,18 @@ from datetime import datetime
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, json_to_distribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
+from regrow.search import samplers
 from regrow.search.constraints import Constraint
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
+from regrow.search.samplers.define_by_run_model import CONSTRAINTS
+from regrow.search.samplers.optuna_private import contains
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.samplers.tpe_axes import axis
 from regrow.search.space import Parameter
@@ -52,7 +55,7 @@ def study(
         made.set_metric_names([metric.name for metric in history.spec.metrics])
         for key, value in _about(history).items():
             made.set_user_attr(key, value)
-        made.add_trials(_Trials(history, places).frozen())
+        made.add_trials(Frozen(history, places).all())
         if storage is None:
             return made
         from regrow.infra.exports.optuna_database import copy
@@ -140,22 +143,26 @@ def _always(parameter: Parameter) -> bool:
     return isinstance(parameter.domain, Constant) and not parameter.when
 
 
-class _Trials:
-    """The trials of a history, one after the other, as Optuna's."""
+class Frozen:
+    """The trials of a history as Optuna's. `plain`: with no attributes but the user's."""
 
-    def __init__(self, history: History, places: Places | None) -> None:
+    def __init__(self, history: History, places: Places | None, *, plain: bool = False) -> None:
+        self._plain = plain
         self._history, self._spec, self._places = history, history.spec, places
         self._limits: tuple[Constraint, ...] = history.limits
         configs = [trial.proposed for trial in history.trials]
         self._axes = [_axis(p, configs) for p in self._spec.space.flat if not _always(p)]
         self._metrics = self._spec.metrics
 
-    def frozen(self) -> Iterator[FrozenTrial]:
+    def all(self) -> Iterator[FrozenTrial]:
         """All of them, by number."""
-        return map(self._frozen, self._history.trials)
+        return map(self.one, self._history.trials)
 
-    def _frozen(self, trial: TrialRecord) -> FrozenTrial:
+    def one(self, trial: TrialRecord) -> FrozenTrial:
+        """One of them, as it is now."""
         state, values = self._end(trial)
+        asked = {name: json_to_distribution(json.dumps(one)) for name, one in trial.suggested.items()}
+        asked = {name: one for name, one in asked.items() if contains(one, trial.config[name])}
         active = [one for one in self._axes if one.parameter.name in trial.proposed]
         step = summaries.standing_step(self._history, trial)
         begun = trial.attempts[0].t_started if trial.attempts else None
@@ -166,11 +173,20 @@ class _Trials:
             number=trial.number, trial_id=trial.number, state=state, value=None, values=values,
             datetime_start=None if begun is None or state is TrialState.WAITING else datetime.fromtimestamp(begun),  # noqa: DTZ006 - Optuna's times are local, without a zone
             datetime_complete=datetime.fromtimestamp(ended) if ended is not None and state.is_finished() else None,  # noqa: DTZ006 - the same
-            params={one.parameter.name: one.external(trial.proposed[one.parameter.name]) for one in active},
-            distributions={one.parameter.name: one.distribution for one in active},
+            params={one.parameter.name: one.external(trial.proposed[one.parameter.name]) for one in active}
+            | {name: trial.config[name] for name in asked},
+            distributions={one.parameter.name: one.distribution for one in active} | asked,
             user_attrs=self._attributes(trial, step), system_attrs=self._violations(trial, step),
-            intermediate_values=dict(enumerate(trial.values, start=1)),
+            intermediate_values=self._intermediate(trial),
         )
+
+    def _intermediate(self, trial: TrialRecord) -> dict[int, float]:
+        """By step, as the trainable counts them. The last value of an objective of Optuna's is what it returned."""
+        if self._spec.step_metric is None:
+            return dict(enumerate(trial.values, start=1))
+        returned = samplers.suggests(self._spec.search) and trial.state is State.DONE
+        steps = [time + self._spec.step_metric.first - 1 for time in trial.curve.clock]
+        return dict(zip(steps[: len(steps) - returned], trial.values, strict=False))
 
     def _end(self, trial: TrialRecord) -> tuple[TrialState, list[float] | None]:
         """State and values. One that is done without a value that can be compared has failed in Optuna's eyes."""
@@ -191,6 +207,10 @@ class _Trials:
 
     def _violations(self, trial: TrialRecord, step: int) -> dict[str, Json]:
         """As a list, which Optuna reads, too (`FrozenTrial.constraints`)."""
+        if noted := trial.attributes.get(CONSTRAINTS):
+            if [*noted] == list(map(str, range(len(noted)))):  # of a `constraints_func`, which Optuna has as a list
+                return {_CONSTRAINTS: list(noted.values())}
+            return {f"{_CONSTRAINTS}:{name}": violation for name, violation in noted.items()}
         if not self._limits or not step:
             return {}
         row = trial.curve.metrics(step)
@@ -212,4 +232,5 @@ class _Trials:
                 for c in trial.changes
             ],
         }
-        return {key: value for key, value in found.items() if value not in (None, "", [])}
+        own = {key: value for key, value in trial.attributes.items() if not key.startswith("optuna:")}
+        return own | ({} if self._plain else {key: value for key, value in found.items() if value not in (None, "", [])})

@@ -43,7 +43,7 @@ def rungs(history: History) -> list[Rung]:
         here = [t for t in history.trials if ends[t.number] == step]
         found.append(
             Rung(
-                step=step, reached=[t for t in history.trials if t.step >= step],
+                step=step, reached=[t for t in history.trials if t.curve.time >= step],
                 stopped=[t for t in here if t.state is TrialState.STOPPED], waiting=[t for t in here if t.held],
             )
         )
@@ -53,7 +53,7 @@ def rungs(history: History) -> list[Rung]:
 def _end(trial: TrialRecord) -> int | None:
     """The step at which the schedule stopped or paused the trial, None for one that it did not."""
     last = trial.attempts[-1] if trial.attempts else None
-    if last is None or not trial.decided or trial.decided > trial.step:
+    if last is None or not trial.decided or trial.decided > trial.curve.time:
         return None
     retired = trial.state is TrialState.STOPPED and last.leave is not None
     return trial.decided if (last.stop is not None and trial.state is TrialState.STOPPED) or retired or trial.held else None
@@ -83,9 +83,9 @@ def figure(told: Rows) -> Figure | None:
             left_out |= len(drawn) < len(trials)
             x, y, numbers = groups.setdefault(name, ([], [], []))
             x += [place + _spread(t.number) for t in drawn]
-            y += [t.values[rung.step - 1] for t in drawn]
+            y += [t.curve.until(rung.step)[-1] for t in drawn]
             numbers += [t.number for t in drawn]
-            values += [t.values[rung.step - 1] for t in trials]
+            values += [t.curve.until(rung.step)[-1] for t in trials]
     looks = {"went on": "done", "stopped here": "stopped", "waits here": "paused"}
     for name, (x, y, numbers) in groups.items():
         if x:
@@ -118,7 +118,7 @@ def _mark_best(made: Figure, history: History, shown: list[Rung]) -> None:
     best = history.leader
     if best is None:
         return
-    way = [(place, best.values[rung.step - 1]) for place, rung in enumerate(shown) if best.step >= rung.step]
+    way = [(place, best.curve.until(rung.step)[-1]) for place, rung in enumerate(shown) if best.curve.time >= rung.step]
     if way:
         made.add_scatter(
             x=[x + _spread(best.number) for x, _ in way], y=[y for _, y in way], mode="lines+markers",

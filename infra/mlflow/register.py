@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 
-from regrow.infra.mlflow.in_trial_runs import own_runs
+from regrow.infra.mlflow.logged_models import CHECKPOINT, ready, runs_of
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.search.history import History
@@ -51,14 +51,8 @@ def register_best(
     }
     if _is_registered(client, name, tags):
         return None
-    places = [place.experiment_id for place in client.search_experiments()]
-    sources = [run_id, *(run.info.run_id for run in own_runs(client, places, history.id, best.number))]
-    models = [
-        model for source in sources for model in client.search_logged_models(places, filter_string=f"source_run_id = '{source}'")
-    ]
-    models.sort(key=lambda model: int(model.creation_timestamp), reverse=True)
-    ready = [model for model in models if str(model.status) == str(LoggedModelStatus.READY)]
-    model_id = next((model.model_id for model in ready if model.name != _CHECKPOINT), None)
+    models = ready(client, [run_id, *runs_of(client, history.id, best.number)])
+    model_id = next((model.model_id for model in models if model.name != CHECKPOINT), None)
     about = f"Trial {best.number} of {history.spec.name}: {history.objective.name} = {value:.6g} at step {step}."
     if model_id is None:
         saved = best.checkpoint_at(step)
@@ -68,7 +62,7 @@ def register_best(
                 " (mlflow.<flavor>.log_model) and has no checkpoint"
             )
         about_it = {**tags, "regrow.manifest": saved.manifest}
-        before = (m.model_id for m in ready if m.name == _CHECKPOINT and about_it.items() <= dict(m.tags).items())
+        before = (m.model_id for m in models if m.name == CHECKPOINT and about_it.items() <= dict(m.tags).items())
         model_id = next(before, None) or _from_checkpoint(client, sink.mlflow_experiment_id, run_id, store, about_it)
         about += (
             f" These are the files of its checkpoint of step {saved.step}, as the trainable saved them, not a model of a flavor"
@@ -110,9 +104,6 @@ def _looking_at(tracking_uri: str) -> Iterator[None]:
         mlflow.set_tracking_uri(before)  # type: ignore[arg-type]  # None is what it was
 
 
-_CHECKPOINT = "regrow-checkpoint"
-
-
 def _from_checkpoint(
     client: MlflowClient, experiment_id: str, run_id: str, store: Store, tags: dict[str, str]
 ) -> str:
@@ -123,7 +114,7 @@ def _from_checkpoint(
         if restored.manifest is None:
             raise LookupError(f"the checkpoint {manifest} cannot be read: {restored.skipped[0][1]}")
         logged = client.create_logged_model(
-            experiment_id, name=_CHECKPOINT, source_run_id=run_id, tags=tags, model_type="checkpoint"
+            experiment_id, name=CHECKPOINT, source_run_id=run_id, tags=tags, model_type="checkpoint"
         )
         if not (folder / "MLmodel").exists():  # the trainable may have saved a whole model of MLflow's
             metadata: dict[str, Any] = {"regrow": tags}

@@ -84,7 +84,7 @@ class RayExecutor:
             strategy = groups.place(handle.group, rank, children=needs.children > 0)
             called = f"{name}-rank-{rank}" if rank else name  # what `ps` shows
             options = {"name": called, "scheduling_strategy": strategy, **options_of(bundle, self._inherited(needs))}
-            own = replace(self._shared, host=replace(self._shared.host, bundles=_with_children(needs, rank)))
+            own = replace(self._shared, host=_host(self._shared.host, needs, rank))
             if rank == 0:
                 handle.refs.append(_lead.options(**options).remote(own, assignment, task_run, meeting))
             else:
@@ -106,7 +106,7 @@ class RayExecutor:
         except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
             raise AttemptLost("preempted", "the node was lost") from None
         except ray.exceptions.WorkerCrashedError:
-            raise AttemptLost("infrastructure", "the worker process was killed") from None
+            raise AttemptLost("infrastructure", "the worker process died") from None
         except ray.exceptions.RayError as error:
             raise AttemptLost("infrastructure", f"its worker could not run it: {last_line(error)}") from error
         return carried
@@ -202,10 +202,10 @@ def _say(coordinator: RayCoordinatorClient, assignment: Assignment, address: str
         coordinator.meet(assignment.trial, assignment.attempt, address)
 
 
-def _with_children(needs: Needs, rank: int) -> tuple[Bundle, ...]:
+def _host(host: RayHost, needs: Needs, rank: int) -> RayHost:
     """What a rank has of the cluster; what children have is counted with the first's."""
-    count = len(needs.bundles) - needs.children
-    return (needs.bundles[rank], *(needs.bundles[count:] if rank == 0 else ()))
+    children = needs.children if rank == 0 else 0
+    return replace(host, bundles=(needs.bundles[rank], *needs.bundles[len(needs.bundles) - children :]), children=children)
 
 
 def _lost(lost: MemberLost) -> AttemptLost:
@@ -216,7 +216,7 @@ def _lost(lost: MemberLost) -> AttemptLost:
         case ray.exceptions.NodeDiedError() | ray.exceptions.LocalRayletDiedError():
             return AttemptLost("preempted", f"rank {lost.rank}: the node was lost")
         case ray.exceptions.WorkerCrashedError():
-            return AttemptLost("infrastructure", f"rank {lost.rank}: the worker process was killed")
+            return AttemptLost("infrastructure", f"rank {lost.rank}: the worker process died")
         case None:
             return AttemptLost("preempted" if lost.elsewhere else "infrastructure", lost.why)
         case other:

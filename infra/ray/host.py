@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.machine import descendants
+from regrow.infra.ray import waiting
 from regrow.infra.ray.nodes import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
 from regrow.search.events import Place
@@ -29,10 +30,12 @@ LOOK_SECONDS = 5.0
 class RayHost(NodeNotices):
     """Name and id of the node, the notices that it is about to go away, the processes of the worker. Goes to the workers.
 
-    `bundles`: what the worker has of its node where that is in a placement group, whose resources have names of their own.
+    `bundles`: what the worker has of its node where that is in a placement group, whose resources have names of their own;
+    `children`: how many of them, from the last, are for what the trial starts.
     """
 
     bundles: tuple[Bundle, ...] = ()
+    children: int = 0
 
     def place(self) -> Place:
         """See Host."""
@@ -51,7 +54,7 @@ class RayHost(NodeNotices):
         """See Host."""
         descendants.adopt()
         _look_for_orphans()
-        with super().listen(tell):
+        with super().listen(tell), waiting.told(self.bundles[len(self.bundles) - self.children :]):
             yield
 
     def end_children(self) -> None:

@@ -64,6 +64,24 @@ def draining_nodes() -> Collection[str]:
     return found.keys()
 
 
+def waiting_actors() -> dict[str, str]:
+    """The classes' names, by id, of the actors that this worker has asked for and that do not run yet. The documented way,
+    `ray.util.state`, asks a dashboard, which local clusters do not have.
+    """
+    import ray
+
+    owner = _module("ray.core.generated.common_pb2").Address()
+    owner.ParseFromString(_module("ray._private.worker").global_worker.core_worker.get_owner_address(ray.put(0)))
+    table: Mapping[str, Mapping[str, Any]] = _module("ray._private.state").state.actor_table(
+        None, actor_state_name="PENDING_CREATION"
+    )
+    here = (owner.ip_address, owner.port)
+    return {
+        actor: str(found["ActorClassName"]) for actor, found in table.items()
+        if (found["OwnerAddress"]["IPAddress"], found["OwnerAddress"]["Port"]) == here
+    }
+
+
 def drain(node_id: str, why: str, seconds: float) -> None:
     """Have Ray place nothing more on a node that is taken away in so many seconds. As `ray drain-node` does it, which is no
     public interface either.

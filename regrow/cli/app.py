@@ -37,6 +37,7 @@ from regrow.cli.status import status
 from regrow.cli.stop import stop
 from regrow.cli.trials import trials
 from regrow.cli.try_ import try_
+from regrow.cli.tune import tune
 from regrow.cli.ui import ui
 from regrow.cli.up import up
 from regrow.cli.verify import verify
@@ -54,13 +55,14 @@ app = typer.Typer(
     help="Machine-learning experiments that cannot be lost.",
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
-    run, try_, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, serve, note, cp, mv, rm, verify,
+    run, try_, tune, resume, stop, watch, ls, show, compare, trials, best, logs, report, export, serve, note, cp, mv, rm, verify,
     schema, simulate, ui, up, down, status, schedule, schedules,
 )
 """In the order in which `regrow --help` lists them. Each is the one public function of the module of its name."""
 
 for command in COMMANDS:
-    app.command(command.__name__.rstrip("_"))(command)
+    settings = getattr(sys.modules[command.__module__], "SETTINGS", None)
+    app.command(command.__name__.rstrip("_"), context_settings=settings)(command)
 app.add_typer(cluster, name="cluster")
 
 

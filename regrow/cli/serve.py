@@ -16,12 +16,20 @@ def serve(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", metavar="FILE:CLASS", help="The class that answers, a rg.Served, as in serve.py:Digits", show_default=False
+            "--model", metavar="FILE:CLASS", show_default=False,
+            help="The class that answers, a rg.Served, as in serve.py:Digits [default: models that trials logged to MLflow]"
         ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Move to a better checkpoint whenever the experiment saves one")
     ] = False,
+    gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITIONS", help='Serve only checkpoints whose metrics meet it: "accuracy > 0.98 and latency <= 10"',
+            show_default=False,
+        ),
+    ] = None,
     canary: Annotated[
         str | None,
         typer.Option(
@@ -49,16 +57,15 @@ def serve(
     state: StateOption = None,
 ) -> None:
     """Answer requests with an experiment's best checkpoint, while it runs or afterwards."""
+    from regrow.serving.gate import Gate
     from regrow.serving.serve import Asked, Canary, Count
     from regrow.serving.serve import serve as serve_it
 
-    if model is None:
-        raise UserError(
-            "--model is missing: name a class that loads a checkpoint and answers, such as serve.py:Digits; a model that a trial "
-            "logged to MLflow is served by `mlflow models serve -m runs:/RUN_ID/NAME`"
-        )
+    if model is None and ray:
+        raise UserError("--ray goes with --model, the class that answers, such as serve.py:Digits")
     asked = Asked(
         name=name, model=model, follow=follow, trial=trial, canary=None if canary is None else Canary.parse(canary),
         replicas=Count.parse(replicas, ray=ray), ray=ray, host=host, port=port,
+        gate=None if gate is None else Gate.parse(gate),
     )
     serve_it(Places.at(state), asked)

@@ -150,7 +150,7 @@ def standing(board: Board, now: float) -> str:
         f"{board.useful:,} steps",
         f"ran {text.duration(history.elapsed(now))}",
         *([f"{text.duration(left)} left"] if left is not None else []),
-        *([f"{board.incidents.count} losses"] if board.incidents.count else []),
+        *([f"{board.incidents.count} loss{'' if board.incidents.count == 1 else 'es'}"] if board.incidents.count else []),
         *([words.waiting(waiting)] if (waiting := board.waiting(now)) else []),
     ]
     if best is not None and best.best is not None:

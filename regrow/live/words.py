@@ -12,7 +12,7 @@ from regrow.search.planning.market import kind
 from regrow.tasks.traces import one_line
 
 START_SECONDS = 30.0
-"""After so long an attempt that has not begun waits for a node."""
+"""After so long an attempt that has not begun waits for room."""
 SILENT_SECONDS = 60.0
 """So long no trial is called silent, however quick it was."""
 
@@ -40,7 +40,7 @@ def capacity(history: History) -> str:
 
 def waiting(attempts: int) -> str:
     """Attempts have not begun."""
-    return f"{attempts} wait{'s' if attempts == 1 else ''} for a node"
+    return f"{attempts} wait{'s' if attempts == 1 else ''} for room on a node"
 
 
 def revival(trial: TrialRecord) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,6 +16,7 @@ from regrow.serving import documented
 from regrow.serving.access import Access
 from regrow.serving.batching import Overloaded
 from regrow.serving.metrics import Counted
+from regrow.serving.mlflow_model import Logged
 from regrow.serving.models import Model, Models
 from regrow.serving.served import Served
 from regrow.tasks.traces import in_a_line, user_trace
@@ -37,8 +39,11 @@ class Refusal(Exception):
 class Answers:
     """The routes, and what they share."""
 
-    def __init__(self, kind: type[Served], models: Models, metrics: Counted, experiment: str) -> None:
+    path = "/predict"
+
+    def __init__(self, kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = "") -> None:
         self.kind, self.models, self.metrics, self.experiment = kind, models, metrics, experiment
+        self.gate = gate
         self.sample: str | None = None
         """The last valid input, as JSON."""
         self._input: type[BaseModel] = kind.Input
@@ -47,14 +52,19 @@ class Answers:
     def app(self, secret: bytes | None = None) -> FastAPI:
         """The application; with a `secret` its token is asked for everywhere but at /healthz and /readyz (access.py)."""
         made = FastAPI(title=self.experiment, docs_url=None, redoc_url=None, openapi_url=None)
-        made.add_api_route("/predict", self.predict, methods=["POST"], response_model=None)
-        for path, answer in (
-            ("/healthz", self.healthz), ("/readyz", self.readyz), ("/version", self.version), ("/metrics", self.told),
-            ("/docs", self.docs), ("/openapi.json", self.openapi),
-        ):
+        made.add_api_route(self.path, self.predict, methods=["POST"], response_model=None)
+        for path, answer in self.told_about.items():
             made.add_api_route(path, answer, methods=["GET"], response_model=None)
         made.add_middleware(Access, secret=secret)
         return made
+
+    @property
+    def told_about(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
+        """What can be asked about it, by address."""
+        return {
+            "/healthz": self.healthz, "/readyz": self.readyz, "/version": self.version, "/metrics": self.told,
+            "/docs": self.docs, "/openapi.json": self.openapi,
+        }
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
@@ -63,7 +73,7 @@ class Answers:
         began = time.perf_counter()
         model: Model | None = None
         try:
-            inputs, several = self._read(await self._body(request))
+            inputs, several = self._read(await self._body(request), request)
             model = self.models.pick()
             if model is None:
                 raise Refusal(503, "no model is loaded yet")
@@ -94,7 +104,7 @@ class Answers:
                 raise Refusal(400, "the body ended early") from None  # heard by nobody, but counted
         raise Refusal(413, f"the body is larger than {most} bytes")
 
-    def _read(self, body: bytes) -> tuple[list[Any], bool]:
+    def _read(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
         """The inputs, and whether they came as a list."""
         several = body.lstrip()[:1] == b"["
         try:
@@ -114,11 +124,13 @@ class Answers:
             results = await model.batcher.ask(inputs)
         except Overloaded:
             raise Refusal(503, f"{self.kind.max_waiting} inputs are waiting already") from None
-        outputs = [one for one in results if isinstance(one, bytes)]
         if (wrong := next((one for one in results if not isinstance(one, bytes)), None)) is not None:
             _LOG.error("trial %d: predict raised %s\n%s", model.chosen.trial, in_a_line(wrong), user_trace(wrong).rstrip())
             # Not what it says: that may hold what is nobody's business.
             raise Refusal(500, f"predict raised {type(wrong).__name__}; the log of the server has its traceback")
+        return self._response([one for one in results if isinstance(one, bytes)], several=several)
+
+    def _response(self, outputs: list[bytes], *, several: bool) -> Response:
         body = b"[" + b",".join(outputs) + b"]" if several else outputs[0]
         return Response(body, media_type="application/json")
 
@@ -139,7 +151,8 @@ class Answers:
         main, canary = self.models.main, self.models.canary
         return JSONResponse(
             {
-                "experiment": self.experiment,
+                "experiment": (main is not None and main.chosen.experiment) or self.experiment,
+                **({"gate": self.gate} if self.gate else {}),
                 **(_told(main) if main is not None else {"trial": None}),
                 "canary": None if canary is None else {**_told(canary), "percent": round(100 * self.models.share, 6)},
             }
@@ -164,3 +177,27 @@ def _told(model: Model) -> dict[str, Any]:
         "trial": told.trial, "step": told.step, "metric": told.metric, "value": told.value, "manifest": told.manifest,
         "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(told.since)),
     }
+
+
+class Invocations(Answers):
+    """Answers as `mlflow models serve` does: a request goes to the model as it came."""
+
+    path = "/invocations"
+
+    @property
+    def told_about(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
+        """See Answers; what an input is stands in MLflow, with the model."""
+        told = {path: answer for path, answer in super().told_about.items() if path not in ("/docs", "/openapi.json")}
+        return {**told, "/ping": self.readyz}
+
+    def _read(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
+        return [self.kind.Input(data=body, content_type=request.headers.get("content-type", "application/json"))], False
+
+    def _response(self, outputs: list[bytes], *, several: bool) -> Response:
+        answer = self.kind.Output.model_validate_json(outputs[0])
+        return Response(answer.body, answer.status, media_type=answer.content_type)
+
+
+def answers(kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = "") -> Answers:
+    """What answers with models of this class."""
+    return (Invocations if kind is Logged else Answers)(kind, models, metrics, experiment, gate)

@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,16 +19,46 @@ from regrow.search.events import decode
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.serving.choosing import Candidate, candidates, config_of
+from regrow.serving.gate import Gate, Passing
 from regrow.serving.messages import Chosen, Refused, Role
-from regrow.tasks.checkpoints import restore
+from regrow.tasks.checkpoints import Restored, restore
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports import Store, Unavailable
 
 _LOG = logging.getLogger("regrow.serving")
 LOOK_SECONDS = (1.0, 2.0)
 """Between looks at the log: in a folder, in a bucket."""
+MOST_TOLD = 5
+"""Of what is passed over at a time."""
 TROUBLE_SECONDS = 10.0
 """The same while it cannot be read, or a checkpoint cannot be restored."""
+
+
+class Source(Protocol):
+    """Where models come from."""
+
+    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+        """What could be served, best first; `trial`: of that one alone, None of all."""
+        ...
+
+    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+        """The first of them that is there and sound, as `folder`. Raises Unavailable and OSError: for now none can be had."""
+        ...
+
+
+class Checkpoints:
+    """Those in the experiment's store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+        """See Source."""
+        return candidates(history, trial)
+
+    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+        """See Source. The experiment may drop one while it is fetched: then the next best is."""
+        return restore(self._store, [one.manifest for one in wanted], folder)
 
 
 class Replicated(Protocol):
@@ -52,16 +83,22 @@ class Following:
 
     name: str
     store: Store
+    source: Source
     replicas: Replicated
     wanted: tuple[Wanted, ...]
     scratch: Path
     """A folder for checkpoints' files; it goes away with the server."""
+    gate: Gate | None = None
+    """What a checkpoint has to meet at its own step; None: nothing."""
     history: History = field(init=False)
     serving: dict[Role, Chosen] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Manifests that are not tried again."""
     last: Refused | None = None
     """What was refused last, and why."""
+    _passing: Passing | None = None
+    _turned: set[str] = field(default_factory=set)
+    """Manifests of which it was said that the gate turned them away."""
     _ranks: dict[Role, float] = field(default_factory=dict)
     _count: int = 0
 
@@ -70,6 +107,7 @@ class Following:
 
     def _begin(self) -> None:
         self._follower, self.history = Follower(self.store), History(self.name)
+        self._passing = None if self.gate is None else Passing(gate=self.gate)
 
     def read(self) -> bool:
         """Reads on to the log's end; whether something came. Raises what the follower does, and IllegalMove."""
@@ -78,7 +116,9 @@ class Following:
             news = True
             for _, lines in segments:
                 for line in lines:
-                    self.history.apply(decode(line))
+                    self.history.apply(event := decode(line))
+                    if self._passing is not None:
+                        self._passing.apply(event)
         return news
 
     def settle(self, stop: threading.Event) -> None:
@@ -93,20 +133,34 @@ class Following:
     def better(self, wanted: Wanted) -> list[Candidate]:
         """The checkpoints that are better than what is served, best first."""
         rank = self._ranks.get(wanted.role)
-        return [
-            one for one in candidates(self.history, wanted.trial)
+        found = [
+            one for one in self.source.candidates(self.history, wanted.trial)
             if one.manifest not in self.refused and (rank is None or one.rank < rank)
         ]
+        return found if self._passing is None else self._passed(found, self._passing)
+
+    def _passed(self, found: list[Candidate], passing: Passing) -> list[Candidate]:
+        """Those that the gate lets through. Of those that it does not, the best is told of, once: it would be served."""
+        passed = [one for one in found if passing.passes(one.trial, one.step)]
+        if found and found[0] not in passed and found[0].manifest not in self._turned:
+            self._turned.add(found[0].manifest)
+            _LOG.info("the gate %s turned away %s", passing.gate.text, passing.told(found[0].trial, found[0].step))
+        return passed
+
+    def wrong_gate(self, *, at_once: bool = False) -> str:
+        """What is wrong with a gate on a metric that is none: `at_once`, else when a trial is done without it; else empty."""
+        passing = self._passing
+        return passing.unknown() if passing is not None and not self.serving and (at_once or passing.ended) else ""
 
     def _serve(self, role: Role, better: list[Candidate], stop: threading.Event) -> None:
         self._count += 1
         folder = self.scratch / f"{self._count}"
-        # The experiment may drop one while it is fetched: then the next best is.
-        restored = restore(self.store, [one.manifest for one in better], folder)
-        for manifest, why in restored.skipped:
+        restored = self.source.fetch(self.history, better, folder)
+        for place, (manifest, why) in enumerate(restored.skipped):
             self.refused.add(manifest)
             self.last = Refused(manifest=manifest, why=why)
-            _LOG.warning("passed over %s: %s", manifest, why)
+            if place < MOST_TOLD:
+                _LOG.warning("passed over %s: %s", manifest, why)
         found = next((one for one in better if one.manifest == restored.manifest), None)
         if found is None:
             return
@@ -114,6 +168,7 @@ class Following:
         chosen = Chosen(
             role=role, trial=found.trial, step=found.step, metric=objective.name, mode=objective.mode, value=found.value,
             manifest=found.manifest, folder=str(folder), config=config_of(self.history, found), since=time.time(),
+            experiment=self.name,
         )
         self.last = self.replicas.offer(chosen)
         if self.last is not None:
@@ -144,6 +199,8 @@ class Following:
             if wanted.trial is not None and wanted.trial >= len(self.history.trials):
                 option = "--canary" if wanted.role == "canary" else "--trial"
                 raise UserError(f"{option}: {self.name!r} has no trial {wanted.trial} (it has {len(self.history.trials)})")
+        if wrong := self.wrong_gate(at_once=True):
+            raise UserError(wrong)
         try:
             self.settle(stop)
         except OSError as error:
@@ -154,6 +211,8 @@ class Following:
             if wanted.role in self.serving:
                 continue
             whose = f"trial {wanted.trial}" if wanted.trial is not None else "no trial"
+            if self.last is None and self.gate is not None and candidates(self.history, wanted.trial):
+                raise UserError(f"nothing to serve: {whose} of {self.name!r} has a checkpoint that meets {self.gate.text}")
             if self.last is None:
                 does = "has saved no checkpoint that is kept" if wanted.trial is not None else "has saved a checkpoint yet"
                 raise UserError(f"nothing to serve: {whose} of {self.name!r} {does}; --follow waits for one")
@@ -161,7 +220,10 @@ class Following:
             raise UserCodeError(why, self.last.trace) if self.last.trace else UserError(why)
 
     def follow(self, stop: threading.Event, *, remote: bool) -> None:
-        """Serves what the log says, until `stop` is set; what is in the way of that is logged, once, and tried again."""
+        """Serves what the log says, until `stop` is set; what is in the way of that is logged, once, and tried again.
+
+        Raises UserError for a gate on what is no metric of the experiment.
+        """
         trouble = ""
         fresh = True
         while not stop.is_set():
@@ -180,6 +242,8 @@ class Following:
             except (RegrowError, IllegalMove, SpecError, LookupError, msgspec.MsgspecError) as error:
                 trouble, pause = str(error), TROUBLE_SECONDS
                 self._begin()
+            if wrong := self.wrong_gate():
+                raise UserError(wrong)
             if trouble and trouble != before:
                 _LOG.warning("%s: %s; %s", self.name, trouble, "what is served stays" if self.serving else "waiting")
             stop.wait(pause)

@@ -15,7 +15,8 @@ Role = Literal["main", "canary"]
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     """A checkpoint to load: `folder` holds its files. `since`: when it was chosen, seconds since the epoch.
 
-    `metric` is the objective's name, `value` what it was at the step, `mode` min or max.
+    `experiment`: whose checkpoint it is, empty for the one that is served by its name. `metric` is the objective's name,
+    `value` what it was at the step, `mode` min or max.
     """
 
     role: Role
@@ -28,6 +29,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     folder: str
     config: dict[str, Any]
     since: float
+    experiment: str = ""
 
 
 class OnRay(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +50,10 @@ class OnRay(msgspec.Struct, frozen=True, kw_only=True):
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first thing that a process hears.
 
-    `model` is the user's class, FILE.py:CLASS relative to `code`. `sockets`: descriptors on which to answer; none: the process
-    only tries `chosen` and ends. `share`: the part of the requests that goes to the canary, 0 to 1. `sample`: an input for the
-    warm-up where the class has no example, as JSON; None for none. `ray`: Ray Serve is to answer; None: this process.
+    `model` is the user's class, FILE.py:CLASS relative to `code`. `sockets`: descriptors on which to answer; none: the
+    process only tries `chosen` and ends. `share`: the part of the requests that goes to the canary, 0 to 1. `sample`: an
+    input for the warm-up where the class has no example, as JSON; None for none. `ray`: Ray Serve is to answer; None: this
+    process. `gate`: what checkpoints have to meet, empty for nothing.
     """
 
     experiment: str
@@ -62,6 +65,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     chosen: list[Chosen] = []
     sample: str | None = None
     ray: OnRay | None = None
+    gate: str = ""
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from ray.util import metrics
 
 from regrow.infra.state.places import Places
-from regrow.serving.app import Answers
+from regrow.serving.app import answers
 from regrow.serving.messages import Chosen, Setup
 from regrow.serving.metrics import INPUTS, SECONDS
 from regrow.serving.models import Model, Models
@@ -35,13 +35,13 @@ class Answering:
         self._setup, self._secret = msgspec.json.decode(setup, type=Setup), secret
         self._kind = found(self._setup.model, code or os.getcwd())
         self._models, self._counted = Models(self._setup.share), CountedByRay()
-        self._answers = Answers(self._kind, self._models, self._counted, self._setup.experiment)
+        self._answers = answers(self._kind, self._models, self._counted, self._setup.experiment, self._setup.gate)
         # On this machine it goes away with the server, also where a replica is killed.
         beside = None if code is None else Path(self._setup.metrics).parent
         self._folders = Path(tempfile.mkdtemp(prefix="regrow-serve-", dir=beside))
         self._count = 0
-        self._manifests: dict[str, str] = {}
-        """By role: what answers."""
+        self._answering: dict[str, tuple[str, str]] = {}
+        """By role: the experiment and the manifest of what answers; experiments' manifests have the same names."""
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Asked for by Ray, once."""
@@ -50,18 +50,18 @@ class Answering:
     async def reconfigure(self, given: Sequence[dict[str, Any]]) -> None:
         """From now on these checkpoints answer. Raises what is in the way; then Ray starts another replica instead."""
         for chosen in msgspec.convert(given, list[Chosen]):
-            if self._manifests.get(chosen.role) == chosen.manifest:
+            if self._answering.get(chosen.role) == (chosen.experiment, chosen.manifest):
                 continue
             computing = await asyncio.to_thread(self._loaded, chosen)
             self._models.switch(chosen.role, Model(chosen, computing, self._kind, self._counted.batch))
-            self._manifests[chosen.role] = chosen.manifest
+            self._answering[chosen.role] = chosen.experiment, chosen.manifest
 
     def _loaded(self, chosen: Chosen) -> Computing:
         ray = self._setup.ray
         assert ray is not None
         self._count += 1
         folder = self._folders / f"{self._count}"
-        restored = restore(Places.at(ray.state).store(self._setup.experiment), [chosen.manifest], folder)
+        restored = restore(Places.at(ray.state).store(chosen.experiment or self._setup.experiment), [chosen.manifest], folder)
         if restored.manifest is None:
             raise RegrowError(f"{chosen.manifest} cannot be restored: {'; '.join(why for _, why in restored.skipped)}")
         computing = Computing(self._kind, folder, chosen.config, example_of(self._kind, self._answers.sample))

@@ -20,7 +20,7 @@ from pathlib import Path
 import uvicorn
 
 from regrow.serving.access import digest
-from regrow.serving.app import Answers
+from regrow.serving.app import answers
 from regrow.serving.line import Line
 from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Sample, Setup, Switch
 from regrow.serving.metrics import Metrics
@@ -61,7 +61,7 @@ class Replica:
     def __init__(self, line: Line, setup: Setup, kind: type[Served]) -> None:
         self.line, self.setup, self.kind = line, setup, kind
         self.models, self.metrics = Models(setup.share), Metrics()
-        self.answers = Answers(kind, self.models, self.metrics, setup.experiment)
+        self.answers = answers(kind, self.models, self.metrics, setup.experiment, setup.gate)
 
     def load(self, chosen: Chosen, sample: str | None) -> Computing | None:
         """The checkpoint, loaded and tried; None if it is refused, which is said."""

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from regrow.infra.machine import addresses
 from regrow.serving.messages import Setup
+from regrow.serving.mlflow_model import MODEL
 from regrow.serving.replicas import Replicas
 from regrow.serving.said import log_to_terminal
 from regrow.tasks.errors import UserError
@@ -84,7 +85,10 @@ def answer(common: Setup, doors: Doors, count: int, choose: Choose) -> None:
     chooser = threading.Thread(target=chooses, daemon=True)
     try:
         replicas.start(stop=stop)
-        log.info("%s at %s/predict, described at %s/docs; Ctrl-C ends it", common.experiment, doors.address, doors.address)
+        if common.model == MODEL:
+            log.info("%s at %s/invocations, as `mlflow models serve` has it; Ctrl-C ends it", common.experiment, doors.address)
+        else:
+            log.info("%s at %s/predict, described at %s/docs; Ctrl-C ends it", common.experiment, doors.address, doors.address)
         chooser.start()
         stop.wait()
         for error in raised:

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.infra.state.places import Places
-from regrow.serving.following import Following, Wanted
+from regrow.search.recurrence import experiments_of
+from regrow.serving.following import Checkpoints, Following, Source, Wanted
+from regrow.serving.gate import Gate
+from regrow.serving.logged import LoggedModels
 from regrow.serving.messages import OnRay, Setup
+from regrow.serving.mlflow_model import MODEL
 from regrow.serving.replicas import Replicas
 from regrow.serving.running import LOOPBACK, Doors, answer, guarded
+from regrow.serving.series import Series
 from regrow.tasks.errors import UserError
+from regrow.tasks.ports import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +67,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user wants. `host` None: the loopback; `port` 0: any free one. `ray`: Ray Serve is to answer."""
+    """What the user wants.
+
+    `model` None: what trials logged to MLflow. `host` None: the loopback; `port` 0: any free one. `ray`: Ray Serve is to answer.
+    """
 
     name: str
-    model: str
+    model: str | None
     follow: bool
     trial: int | None
     canary: Canary | None
@@ -72,12 +81,13 @@ class Asked:
     ray: bool
     host: str | None
     port: int
+    gate: Gate | None = None
 
 
 def serve(places: Places, asked: Asked) -> None:
     """Serves until SIGTERM or Ctrl-C. Raises UserError and UserCodeError for what cannot be served."""
     host = guarded(asked.host)
-    store = places.known(asked.name)
+    store = None if _is_series(places, asked) else places.known(asked.name)
     doors = Doors.open(host, asked.port)
     on_ray = None
     if asked.ray:
@@ -88,21 +98,45 @@ def serve(places: Places, asked: Asked) -> None:
             version=secrets.token_hex(8),
         )
     common = Setup(
-        experiment=asked.name, model=asked.model, code=os.getcwd(), ray=on_ray,
+        experiment=asked.name, model=asked.model or MODEL, code=os.getcwd(), ray=on_ray,
         share=asked.canary.share if asked.canary is not None else 0.0,
+        gate="" if asked.gate is None else asked.gate.text,
     )
     wanted = [Wanted(role="main", trial=asked.trial)]
     if asked.canary is not None:
         wanted.append(Wanted(role="canary", trial=asked.canary.trial))
 
     def choose(replicas: Replicas, scratch: Path, stop: threading.Event) -> None:
-        following = Following(name=asked.name, store=store, replicas=replicas, wanted=tuple(wanted), scratch=scratch)
+        def source(of: Store) -> Source:
+            return Checkpoints(of) if asked.model is not None else LoggedModels(places.mlflow_uri)
+
+        following: Following | Series
+        if store is None:
+            following = Series(
+                name=asked.name, places=places, replicas=replicas, scratch=scratch, gate=asked.gate, source=source
+            )
+        else:
+            following = Following(
+                name=asked.name, store=store, source=source(store), replicas=replicas, wanted=tuple(wanted), scratch=scratch,
+                gate=asked.gate,
+            )
         if asked.follow:
             following.follow(stop, remote=places.remote)
         else:
             following.once(stop)
 
     answer(common, doors, 1 if asked.ray else asked.replicas.least, choose)
+
+
+def _is_series(places: Places, asked: Asked) -> bool:
+    """Whether it is the name of a schedule with experiments, not of an experiment. Raises UserError for a trial of such a one."""
+    there = places.experiments()
+    if asked.name in there or not experiments_of(asked.name, there):
+        return False
+    if asked.trial is not None or asked.canary is not None:
+        option = "--trial" if asked.trial is not None else "--canary"
+        raise UserError(f"{option}: {asked.name!r} is a schedule; name one of its experiments, which have trials")
+    return True
 
 
 def _need_ray_serve() -> None:

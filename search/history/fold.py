@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
     AnyEvent,
+    Asked,
     Began,
     Capacity,
     Closed,
@@ -20,6 +21,7 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
+    Noted,
     Opened,
     Proposed,
     Reported,
@@ -27,6 +29,7 @@ from regrow.search.events import (
     Revived,
     Saved,
     Started,
+    Suggested,
     Waited,
 )
 from regrow.search.history.price import prices_of
@@ -70,7 +73,8 @@ class History(View):
         self.limits = self._spec.limits
         watched = dict.fromkeys([*(m.name for m in self._spec.metrics), *(limit.metric for limit in self.limits)])
         self._scale = Scale(
-            objective=self._objective.name, most=self._objective.sign < 0, limits=self.limits,
+            objective=self._objective.name, most=self._objective.sign < 0, limits=self.limits, score=self._spec.score,
+            step_metric=self._spec.clock,
             others=tuple(name for name in watched if name != self._objective.name),
         )
         self._plateau.tolerance = self._spec.stop.tolerance
@@ -151,6 +155,8 @@ class History(View):
         attempt.others = tuple(event.others)
         attempt.price, attempt.node_price = prices_of(event, attempt.width, self.spec.price_per_hour)
         attempt.from_step = attempt.to_step = event.restored
+        if not event.restored:
+            trial.attributes = {}
         before = trial.best
         for number, steps in trial.curve.rewind(event.restored):
             trial.attempts[number - 1].superseded += steps
@@ -172,13 +178,31 @@ class History(View):
         if len(values) < len(event.rows):
             self._refuse(trial, attempt, f"report a step without {name}")
         if trial.curve.extend(attempt.number, event.rows, values):
-            self._improve(trial)
+            self._rank(trial)
         attempt.to_step = last + len(values)
+
+    def _asked(self, event: Asked) -> None:
+        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
+        if event.name in trial.config or (trial.number, event.name) in self.asked:
+            self._refuse(trial, attempt, f"ask for {event.name!r} twice")
+        self.asked[trial.number, event.name] = event.distribution
+
+    def _suggested(self, event: Suggested) -> None:
+        trial = self._trial(event.trial, "be given a value")
+        if self.asked.get((event.trial, event.name)) != event.distribution:
+            raise IllegalMove(event.trial, trial.state, f"be given a value of {event.name!r}, which nobody asked for")
+        del self.asked[event.trial, event.name]
+        trial.suggested[event.name] = event.distribution
+        trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
+
+    def _noted(self, event: Noted) -> None:
+        trial, _, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
+        trial.attributes = {**trial.attributes, **event.attributes}
 
     def _decided(self, event: Decided) -> None:
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
         trial, attempt, after = self._holder(event.trial, event.attempt, what)
-        if event.step != attempt.until or event.step > trial.step:
+        if event.step != attempt.until or event.step > trial.curve.time:
             self._refuse(trial, attempt, f"be decided on at step {event.step}, where no decision is due")
         attempt.state = after
         trial.decided, attempt.until = event.step, event.until
@@ -233,6 +257,8 @@ class History(View):
         state = move(trial.number, trial.state, consequence(event.outcome, attempt.verdict, retries=retries))
         attempt.state = after
         self._enter(trial, state)
+        if trial.curve.at_end and state is TrialState.DONE:
+            self._rank(trial)
         self.occupied -= attempt.width
         trial.ended_by[event.cause] += 1
         trial.evictions += event.cause == "preempted" and event.by != "planner"
@@ -299,6 +325,13 @@ class History(View):
         best = self.leader.best if self.leader is not None else None
         self._plateau.end(trial.number, None if best is None else self.objective.sign * best[0])
 
+    def _rank(self, trial: TrialRecord) -> None:
+        """What it counts by is another value than before."""
+        if self._scale.score == "last" and self.best == trial.number:
+            self._find_best()  # the leader may have become worse
+        else:
+            self._improve(trial)
+
     def _improve(self, trial: TrialRecord) -> None:
         leader = self.leader.best if self.leader is not None else None
         if (best := trial.best) is not None and (leader is None or self._scale.better(best[0], leader[0])):
@@ -322,6 +355,9 @@ _HANDLERS: dict[type, Callable[[History, Any], None]] = {
     Waited: History._waited,
     Began: History._began,
     Reported: History._reported,
+    Asked: History._asked,
+    Suggested: History._suggested,
+    Noted: History._noted,
     Decided: History._decided,
     Retired: History._retired,
     Revived: History._revived,

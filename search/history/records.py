@@ -175,6 +175,10 @@ class TrialRecord:
     """Checkpoints before this step hold weights that a clone replaced."""
     revived: int = 0
     """How often it was tried again after it had failed."""
+    suggested: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of a define-by-run trial, the distribution of each parameter that has a value by now, in the order of asking."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What its attempts noted, but for one that began anew."""
 
     @property
     def step(self) -> int:
@@ -188,8 +192,11 @@ class TrialRecord:
 
     @property
     def best(self) -> tuple[float, int] | None:
-        """Best value of the objective at a step that meets the constraints, and its (first) step."""
-        return self.curve.best
+        """The value of the objective by which it counts, and its step: by `score` of the specification the best one, or the last.
+
+        None where no step, or not the last, meets the constraints; with the score "final" also until it is done.
+        """
+        return None if self.curve.at_end and self.state is not TrialState.DONE else self.curve.best
 
     @property
     def attempt(self) -> Attempt | None:

@@ -52,6 +52,8 @@ class View:
         """(trial, attempt) left open by a driver that is gone."""
         self.best: int | None = None
         """Number of the trial with the best value of the objective at a step that meets all constraints."""
+        self.asked: dict[tuple[int, str], dict[str, Any]] = {}
+        """Distributions by trial and parameter, of which a value is asked for and not suggested yet."""
         self.sessions = 0
         self.lost_steps = 0
         self.slot_seconds: defaultdict[float | None, float] = defaultdict(float)

@@ -34,8 +34,9 @@ from regrow.search.options import chosen
 from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
-from regrow.search.planning.scheduling import Scheduling, theirs, until
+from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
+from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers import Sampler
 from regrow.search.schedulers import SchedulerPort, Verdict, Widening
@@ -103,7 +104,8 @@ class Planner:
             return None
         with theirs(history.spec):
             return (
-                self._declare_lost(now)
+                self._suggest(now)
+                or self._declare_lost(now)
                 or self._withdraw(now)
                 or self._revive(now)
                 or self._decide(now)
@@ -118,6 +120,10 @@ class Planner:
         return self._retire(now, complete=complete) or self._close(now, complete=complete) or self._start(now, complete=complete)
 
     # ---- the kinds of decision, most urgent first ------------------------------------------------------------------
+
+    def _suggest(self, now: float) -> AnyEvent | None:
+        """Values that trials wait for."""
+        return suggestion(self.history, self._results, self._sampling, now) if self.history.asked else None
 
     def _declare_lost(self, now: float) -> AnyEvent | None:
         """Attempts whose driver is gone are lost; that is nobody's fault and costs no retry of the trial's own."""
@@ -154,7 +160,7 @@ class Planner:
             attempt = trial.attempt
             if attempt is None or attempt.until is None:
                 continue
-            verdict = self._scheduler.decide(number, until(trial, attempt.until))
+            verdict = self._scheduler.decide(number, trial.curve.until(attempt.until))
             if verdict.until is not None and verdict.until <= attempt.until:
                 problem = f"decides on trial {number} at step {attempt.until} to decide again at step {verdict.until}"
                 raise SpecError("schedule", chosen(self.history.spec.schedule), problem, "`until` is a later step")
@@ -280,6 +286,9 @@ class Planner:
             _check_plain((proposal.config, proposal.state), "search", chosen(spec.search))
         if proposal is None:
             return None
+        if (queued := next_queued(self.history)) is not None:
+            place, fixed = queued
+            return Proposed(t=now, trial=number, config={}, state={**proposal.state, FIXED: dict(fixed), QUEUED: place})
         return Proposed(t=now, trial=number, config=dict(proposal.config), state=dict(proposal.state))
 
     # ---- what they stand on ----------------------------------------------------------------------------------------
@@ -303,7 +312,7 @@ class Planner:
         attempt = trial.attempt
         if attempt is None or attempt.until is None or attempt.state is not AttemptState.RUNNING or number in self._due:
             return
-        if trial.step >= attempt.until:
+        if trial.curve.time >= attempt.until:
             self._due.append(number)
 
     def _surplus(self, number: int) -> list[str]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from regrow.search.events import AnyEvent, Created, Ended, Known, Proposed, Retired, Revived
+from regrow.search.events import AnyEvent, Created, Ended, Known, Proposed, Retired, Revived, Suggested
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.samplers import Result, Steps
 from regrow.search.schedulers import FINAL
 
-_TEACHING = frozenset({Created, Proposed, Retired, Ended, Revived})
+_TEACHING = frozenset({Created, Proposed, Suggested, Retired, Ended, Revived})
 """The events after which there may be something to be learnt."""
 
 
@@ -30,7 +31,7 @@ class Results:
         match event:
             case Created():
                 self._begin(event)
-            case Proposed() | Retired():
+            case Proposed() | Suggested() | Retired():
                 self._add(self._history.trials[event.trial])
             case Ended():
                 trial = self._history.trials[event.trial]
@@ -99,11 +100,16 @@ class Results:
             status="paused" if trial.held and trial.step else FINAL.get(trial.state, "running"),
             # Where no step meets the constraints, its objective is known all the same.
             value=trial.values[trial.curve.standing - 1] if trial.step else None,
-            intermediate=Steps(trial.values[:]),  # as they are now: a paused trial may go on before the sampler is told
+            intermediate=self._steps(trial),  # as they are now: a paused trial may go on before the sampler is told
             values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,
             violations=tuple(c.violation(last) for c in spec.limits) if trial.step else (),
-            revived=trial.revived,
+            revived=trial.revived, distributions=trial.suggested, attributes=trial.attributes,
         )
+
+    def _steps(self, trial: TrialRecord) -> Sequence[tuple[int, float]]:
+        if self._history.spec.step_metric is None:
+            return Steps(trial.values[:])
+        return list(dict(zip(trial.curve.clock, trial.values, strict=True)).items())
 
 
 def _known(number: int, known: Known) -> Result:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from regrow.search import schedulers
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.events import AnyEvent, Capacity, Created, Decided, Ended, Opened, Proposed, Retired, Revived, Started
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
 from regrow.search.planning.widths import widest
@@ -81,7 +81,7 @@ class Scheduling:
             yield End(trial=event.trial, how=FINAL[state])
 
     def _decision(self, event: Decided) -> Decision:
-        values = until(self._history.trials[event.trial], event.step)
+        values = self._history.trials[event.trial].curve.until(event.step)
         if self._scheduler is None:
             values = values[:]  # as they are now: it is told later
         verdict = Verdict(
@@ -103,8 +103,3 @@ def theirs(spec: Spec) -> Iterator[None]:
             raise
         told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; fix it, then resume"
         raise SearchCodeError(told) from error
-
-
-def until(trial: TrialRecord, step: int) -> Sequence[float]:
-    """The objective up to a step, without copying it where that is the last one."""
-    return trial.values if len(trial.values) == step else trial.values[:step]

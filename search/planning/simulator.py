@@ -267,12 +267,17 @@ class Simulation:
             if trial.clone is None:
                 self._save(running, attempt)
             self._end(running, "paused")
-        elif running.step == self.spec.most_steps or (running.endings is not None and running.endings.why is not None):
+        elif self._complete(running) or (running.endings is not None and running.endings.why is not None):
             self._end(running, "done")
         else:
             step = running.step + 1
             metrics, seconds = self.objective.at(trial.config, step, seed_for(self.spec.seed, trial.number, "trial"))
             self._at(self.now + seconds / len(running.machines), lambda: self._report(running, step, metrics))
+
+    def _complete(self, running: Running) -> bool:
+        """Whether it did all its steps, as the specification counts them."""
+        step = running.step if self.spec.clock is None else self.history.trials[running.trial].curve.time
+        return step >= self.spec.most_steps
 
     def _report(self, running: Running, step: int, metrics: Mapping[str, float]) -> None:
         if not self._alive(running):
@@ -287,7 +292,7 @@ class Simulation:
         attempt = self.history.lease(running.trial, running.attempt)
         if attempt is not None and self.checkpoints and attempt.leave is None:
             every = self.spec.checkpoint.every_steps or 1
-            if step % every == 0 or step == self.spec.most_steps:
+            if step % every == 0 or self._complete(running):
                 self._save(running, attempt)
         if self._alive(running):
             self._go_on(running)

@@ -12,10 +12,13 @@ from typing import Any, cast
 
 from regrow.search.errors import SpecError
 from regrow.search.options import build, chosen, imported, is_path, load, split
-from regrow.search.samplers.base import Proposal, Result, Sampler, Steps, TrialStatus
+from regrow.search.samplers.base import Proposal, Result, Sampler, Steps, Suggesting, TrialStatus
 from regrow.search.space.setting import Setting
 
-__all__ = ["REGISTRY", "Proposal", "Result", "Sampler", "Steps", "TrialStatus", "gives_budgets", "make", "size"]
+__all__ = [
+    "REGISTRY", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "gives_budgets", "make", "size",
+    "suggests",
+]
 
 REGISTRY: Mapping[str, tuple[str, str]] = {
     "random": ("regrow.search.samplers.random_search", "RandomSearch"),
@@ -30,6 +33,7 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "nsga3": ("regrow.search.samplers.nsga", "Nsga3"),
     "gp": ("regrow.search.samplers.gp", "Gp"),
     "optuna": ("regrow.search.samplers.optuna_study", "OptunaStudy"),
+    "define_by_run": ("regrow.search.samplers.define_by_run", "DefineByRun"),
 }
 NAMES = tuple(REGISTRY)
 ELSEWHERE: Mapping[str, str] = {
@@ -74,6 +78,12 @@ def gives_budgets(search: object) -> bool:
     """Whether the proposals of a registered sampler come with a budget, which its scheduler has to keep to."""
     place = REGISTRY.get(chosen(search))
     return place is not None and bool(getattr(load(*place), "gives_budgets", False))
+
+
+def suggests(search: object) -> bool:
+    """Whether a sampler of the registry gives trials their values while they run."""
+    place = REGISTRY.get(chosen(search))
+    return place is not None and issubclass(load(*place), Suggesting)
 
 
 def size(search: object, setting: Setting) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, overload
+from typing import Literal, Protocol, TypeAlias, overload, runtime_checkable
 
 from regrow.search.space.domains import Json
 
@@ -32,7 +32,8 @@ class Result:
     `values` has all of them, the objective first, of the trial's last step. `violations`: by how much each
     constraint is broken there, 0 or less where it is met; empty where there are none or nothing is known. Results
     of earlier experiments (warm start) have negative numbers, no state, and come before all others. `revived`: how often
-    the trial was tried again after it had failed; each time what was said of it before holds no more.
+    the trial was tried again after it had failed; each time what was said of it before holds no more. Of a define-by-run trial,
+    `distributions` says from what each value in `config` was drawn, `attributes` what it noted.
     """
 
     number: int
@@ -44,6 +45,8 @@ class Result:
     values: tuple[float, ...] | None = None
     violations: tuple[float, ...] = ()
     revived: int = 0
+    distributions: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    attributes: Mapping[str, Json] = field(default_factory=dict)
 
 
 class Steps(Sequence[tuple[int, float]]):
@@ -99,4 +102,16 @@ class Sampler(Protocol):
 
     def tell(self, result: Result) -> None:
         """Takes in a result; may be called again for the same trial as it goes from running to its end."""
+        ...
+
+
+@runtime_checkable
+class Suggesting(Protocol):
+    """Of a sampler that gives values one by one, to trials that say while they run what they need."""
+
+    def suggest(self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int) -> Json:
+        """A value of parameter `name` from a distribution, written as Optuna writes one, for a running trial as it is now.
+
+        It is a pure function of that and of what `ask` is one of.
+        """
         ...

@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial
 
 __all__ = [
     "RELATIVE_PARAMS_KEY", "Categorical", "Kernels", "OneStudy", "OpenTpe", "ParzenEstimator", "TruncatedLogNormal",
-    "TruncatedNormal", "default_gamma", "generation_key", "unique_pairs",
+    "TruncatedNormal", "contains", "default_gamma", "generation_key", "unique_pairs",
 ]
 
 
@@ -95,6 +95,14 @@ class OpenTpe(TPESampler):
         """Of candidates that are drawn from `good` the one at which it exceeds `other` most."""
         candidates = good.sample(self._rng.rng, self._n_ei_candidates)
         return self._compare(candidates, self._compute_acquisition_func(candidates, good, other))
+
+
+def contains(distribution: BaseDistribution, value: Any) -> bool:
+    """Whether a value is one of a distribution."""
+    try:
+        return distribution._contains(distribution.to_internal_repr(value))  # noqa: SLF001 - what this module is for
+    except (TypeError, ValueError):
+        return False
 
 
 class OneStudy(InMemoryStorage):

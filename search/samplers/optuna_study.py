@@ -89,7 +89,7 @@ class OptunaStudy(StudySampler):
         if "seed" in chosen:
             hint = "write seed: at the top of the specification"
             raise SpecError("search.optuna.options.seed", chosen["seed"], "is given by the experiment", hint)
-        self._class = _usable(imported(sampler, key=key), sampler, key)
+        self._class = usable(imported(sampler, key=key), sampler, key)
         self._options = chosen
         try:
             with warnings.catch_warnings():  # of experimental options: they are the user's choice
@@ -123,7 +123,7 @@ class TpeStudy(StudySampler):
         return TPESampler(**self._options, seed=seed)
 
 
-def _usable(found: Any, path: str, key: str) -> Any:
+def usable(found: Any, path: str, key: str) -> Any:
     """The class at a path, if it can be made anew for each proposal."""
     from optuna.samplers import BaseSampler
 

@@ -28,14 +28,15 @@ from regrow.search.samplers.tpe_axes import Axis, axis
 from regrow.search.space.domains import Constant, Grid, Json
 from regrow.search.space.setting import Setting
 
-_STUDY = "regrow"
+STUDY = "regrow"
 
 
 class StudyModel:
     """The told history, and the trials to propose from it."""
 
     def __init__(self, setting: Setting, make: Callable[[int], BaseSampler], *, stopped_count: bool) -> None:
-        self._setting, self._make, self._stopped_count = setting, make, stopped_count
+        self._setting, self.make, self._stopped_count = setting, make, stopped_count
+        self.modes = setting.modes
         self._domains = {p.name: p.domain for p in setting.space.flat if not isinstance(p.domain, (Constant, Grid))}
         self._axes = {name: axis(domain) for name, domain in self._domains.items()}
         self._results: dict[int, Result] = {}
@@ -53,7 +54,7 @@ class StudyModel:
     def tell(self, result: Result) -> None:
         """Takes in a result; the one that says most on its trial counts."""
         number = result.number
-        if supersedes(result, self._results.get(number)):
+        if self._supersedes(result, self._results.get(number)):
             self._results[number] = result
             self._changed.add(number)
             if result.state.get("study"):
@@ -62,19 +63,27 @@ class StudyModel:
     @contextmanager
     def trial(self, number: int, seed: int) -> Iterator[ProposedTrial]:
         """A trial to suggest parameters for, in the order of `Space.flat`."""
+        with self.opened(number) as storage, quiet():
+            before = storage.get_study_system_attrs(0)
+            study = optuna.Study(STUDY, storage, self.make(seed), optuna.pruners.NopPruner())
+            yield ProposedTrial(study, self._axes, storage, dict(before))
+
+    @contextmanager
+    def opened(self, number: int) -> Iterator[_Storage]:
+        """The study as it is for a trial, which may take its place there; it is as before after the block."""
         self._settle(number)
         attributes: dict[str, Json] = {}
         for other in sorted(self._noted):
             if other != number:
                 attributes.update(self._noted[other])
-        place = number - self._first
-        self._storage.open(place, attributes)
+        self._storage.open(number - self._first, attributes)
         try:
-            with quiet():
-                study = optuna.Study(_STUDY, self._storage, self._make(seed), optuna.pruners.NopPruner())
-                yield ProposedTrial(study, self._axes, self._storage, attributes)
+            yield self._storage
         finally:
             self._storage.close()
+
+    def _supersedes(self, result: Result, before: Result | None) -> bool:
+        return supersedes(result, before)
 
     def _settle(self, number: int) -> None:
         """Brings the study's trials up to what was told. Trial n has the place n, after the earlier results; a number that
@@ -98,7 +107,7 @@ class StudyModel:
         }
         attributes = dict(result.state.get("trial", {})) if result.state else dict(self._attributes)
         one = len(self._setting.modes) == 1
-        trial = _trial(
+        trial = frozen(
             place, state, values=values, params=params, distributions=distributions, system_attrs=attributes,
             intermediate_values=dict(result.intermediate) if one else {},
         )
@@ -149,6 +158,11 @@ class ProposedTrial:
         return self._axes[name].suggest(self._trial, name)
 
     @property
+    def together(self) -> dict[str, Any]:
+        """What the sampler draws at once, by parameter."""
+        return self._trial.relative_params
+
+    @property
     def state(self) -> dict[str, Json]:
         """What the sampler noted, at the trial and at the study."""
         study = self._storage.get_study_system_attrs(0)
@@ -168,14 +182,14 @@ class _Storage(OneStudy):
     def __init__(self, modes: tuple[Mode, ...]) -> None:
         super().__init__()
         with quiet():
-            self.create_new_study([StudyDirection.MINIMIZE if m == "min" else StudyDirection.MAXIMIZE for m in modes], _STUDY)
+            self.create_new_study([StudyDirection.MINIMIZE if m == "min" else StudyDirection.MAXIMIZE for m in modes], STUDY)
         self._open = 0
         self._under: FrozenTrial | None = None
 
     def fill(self, count: int) -> None:
         """Failed trials up to `count` of them, where there are fewer."""
         for place in range(len(self.all_trials), count):
-            super().put(_trial(place, TrialState.FAIL))
+            super().put(frozen(place, TrialState.FAIL))
 
     @property
     def opened(self) -> FrozenTrial:
@@ -201,7 +215,7 @@ class _Storage(OneStudy):
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """At the place that is open."""
-        self.put(_trial(self._open, TrialState.RUNNING))
+        self.put(frozen(self._open, TrialState.RUNNING))
         return self._open
 
     def get_best_trial(self, study_id: int) -> FrozenTrial:
@@ -213,7 +227,7 @@ class _Storage(OneStudy):
         return min(done, key=lambda t: sign * t.values[0])
 
 
-def _trial(place: int, state: TrialState, **known: Any) -> FrozenTrial:
+def frozen(place: int, state: TrialState, **known: Any) -> FrozenTrial:
     """A trial of Optuna; its times are nobody's business here."""
     empty: dict[str, Any] = {"params": {}, "distributions": {}, "system_attrs": {}, "intermediate_values": {}}
     return FrozenTrial(

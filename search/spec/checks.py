@@ -31,6 +31,8 @@ def check(spec: Spec, *, recorded: bool) -> None:
         Constraint.parse(text, f"constraints.{place}")
     if not spec.own_scheduler:
         schedulers.make(spec.schedule, spec.setting)
+    _steps(spec)
+    _suggests(spec)
     _halves(spec)
     _trials(spec, _search(spec))
     _trainable(spec)
@@ -53,6 +55,35 @@ def _metrics(spec: Spec) -> None:
         raise SpecError(key="metric", value=names, problem="names a metric twice", hint="give each name once")
     elif spec.mode is not None:
         raise SpecError(key="mode", value=spec.mode, problem="belongs to each metric here", hint="give each its mode")
+
+
+def _steps(spec: Spec) -> None:
+    """Raises SpecError for a step metric where steps have to be one a report."""
+    if spec.step_metric is None:
+        return
+    if spec.step_metric.name in {metric.name for metric in spec.metrics}:
+        problem = "is to become better, it cannot count steps"
+        raise SpecError("step_metric", spec.step_metric.name, problem, "name another metric, or leave step_metric out")
+    populations = [name for name in schedulers.named(spec.schedule) if schedulers.kind(name).layout == "population"]
+    if populations:
+        problem, hint = f"does not go with {populations[0]}, which copies trials at their reports", "leave step_metric out"
+        raise SpecError("step_metric", spec.step_metric.name, problem, hint)
+
+
+def _suggests(spec: Spec) -> None:
+    """Raises SpecError for what does not go with trials that say what they need while they run, or only with these."""
+    if not samplers.suggests(spec.search):
+        if spec.enqueue:
+            raise SpecError("enqueue", list(spec.enqueue), "is for search: define_by_run", "write points: in its place")
+        return
+    for key, value in (("points", spec.points), ("warm_start", spec.warm_start), ("command", spec.command)):
+        if value:
+            raise SpecError(key, len(value), "does not go with search: define_by_run", "leave it out")
+    if spec.repeats > 1:
+        raise SpecError("repeats", spec.repeats, "does not go with search: define_by_run", "leave it out")
+    if spec.resources.ranked:
+        problem = "does not go with search: define_by_run, whose trials are one process each"
+        raise SpecError("resources.workers", spec.resources.widths[1], problem, "leave it out")
 
 
 def _halves(spec: Spec) -> None:
@@ -163,7 +194,7 @@ def _group(spec: Spec) -> None:
 def _something_differs(spec: Spec) -> None:
     """Raises SpecError if all trials would be the same, unless that is asked for."""
     domains = [p for p in spec.space.parameters if not isinstance(p.domain, Constant)]
-    if domains or spec.points or spec.own_sampler or spec.total <= spec.repeats:
+    if domains or spec.points or spec.own_sampler or samplers.suggests(spec.search) or spec.total <= spec.repeats:
         return
     problem = f"searches nothing: all {spec.total} trials would be the same"
     first = next((p.name for p in spec.space.parameters if "." not in p.name), "lr")

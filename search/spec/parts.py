@@ -223,6 +223,20 @@ class Reports(Part):
         return self
 
 
+class StepCount(Part):
+    """A metric that counts steps, where reports do not: `epoch`, or the samples seen so far."""
+
+    name: Annotated[str, Field(min_length=1, max_length=250)]
+    """As the trainable reports it."""
+    first: Count = 1
+    """The number of the first step: 0 where it counts from 0."""
+
+
+def as_step_count(value: Any) -> Any:
+    """It may be given by its name alone."""
+    return {"name": value} if isinstance(value, str) else value
+
+
 class Plateau(Part):
     """The best value improved by no more than `tolerance` for so many trials (or, for one trial, steps)."""
 

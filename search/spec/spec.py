@@ -26,6 +26,7 @@ from pydantic import (
 
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
+from regrow.search.curve import Score
 from regrow.search.durations import Span, seconds
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
@@ -53,16 +54,19 @@ from regrow.search.spec.parts import (
     Reports,
     Resources,
     Retries,
+    StepCount,
     Stop,
     StopTrial,
     WarmStart,
     as_market,
     as_point,
+    as_step_count,
     as_warm_start,
 )
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
 from regrow.search.spec.when import When
+from regrow.search.step_metric import StepMetric
 
 __all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Named", "Spec"]
 
@@ -107,7 +111,7 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 
 PER_SESSION = (
     "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "market", "price_per_hour", "mlflow",
-    "register", "notify", "event",
+    "register", "notify", "event", "enqueue",
 )
 """Keys that an experiment's next session may have with other values; its state root may be moved and its total raised, too."""
 
@@ -138,6 +142,11 @@ class Spec(Part):
     """The objective, or several metrics; the first governs the search and the schedule."""
     mode: Mode | None = None
     """Whether less or more of the metric is better; required where `metric` is one name."""
+    step_metric: Annotated[StepCount, BeforeValidator(as_step_count, json_schema_input_type=StepCount | str)] | None = None
+    """A metric by which the schedule and `max_steps` count steps: reports may leave some out. None: each report is one step."""
+    score: Score = "best"
+    """By which step a trial counts, for `best`, the sampler and the stop conditions: its `best` one; its `last` one, so far; or
+    `final`, its last one if it ran to its end, and none else. Schedulers compare as their own rules say."""
     space: SpaceField
     """Parameters by name: a constant, a domain such as `{loguniform: [1.0e-4, 1.0e-1]}`, or a nested map of the same."""
     search: Named = "tpe"
@@ -154,6 +163,8 @@ class Spec(Part):
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and samplers are told."""
     points: tuple[Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])], ...] = ()
     """Configurations to try first, in this order; those with known metrics are only told to the sampler."""
+    enqueue: tuple[dict[str, Any], ...] = ()
+    """With `search: define_by_run`, values by parameter that trials get, in this order, one map a trial."""
     repeats: Annotated[Count, Field(ge=1)] = 1
     """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
     warm_start: tuple[Annotated[WarmStart, BeforeValidator(as_warm_start, json_schema_input_type=WarmStart | str)], ...] = ()
@@ -218,6 +229,11 @@ class Spec(Part):
     def metrics(self) -> tuple[Metric, ...]:
         """All metrics that are to become better, the objective first."""
         return (self.objective,) if isinstance(self.metric, str) else self.metric
+
+    @property
+    def clock(self) -> StepMetric | None:
+        """How the time of a report is read off it; None: reports are counted."""
+        return None if self.step_metric is None else StepMetric(name=self.step_metric.name, first=self.step_metric.first)
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
@@ -334,5 +350,5 @@ class Spec(Part):
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "resources.children": Children, "retries": Retries, "market": Market,
     "checkpoint": Checkpointing, "stop": Stop, "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
-    "rllib": RLlib,
+    "rllib": RLlib, "step_metric": StepCount,
 }

@@ -148,6 +148,23 @@ class Leader:
         self._taken.set()
         return wrong
 
+    def ended_before(self, step: int) -> str:
+        """See Group."""
+        gone = [other for other in self._circle.all() if other.done is not None and other.done < step]
+        return "; ".join(f"rank {other.rank} had ended after step {other.done}" for other in gone)
+
+    def stuck(self, message: str) -> str:
+        """See Group."""
+        others = self._circle.all()
+        waiting = [other.rank for other in others if other.waits]
+        training = [0, *(other.rank for other in others if not other.waits)]
+        for other in others:
+            self._circle.say(other, Stacks(message))
+        time.sleep(STACKS_SECONDS)
+        if not waiting:
+            return f"{message}: no rank came to its next report"
+        return f"{message}: {_ranks(waiting)} came to the next report, {_ranks(training)} did not"
+
     @contextmanager
     def watched(self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]) -> Iterator[None]:
         """See Group."""
@@ -244,8 +261,7 @@ class Leader:
                 if there or not any(other.no_room for other in late):
                     break
         if not there:
-            who = f"{'rank' if len(late) == 1 else 'ranks'} {', '.join(str(other.rank) for other in late)}"
-            message = f"{who} did not {what} within {in_words(patience)} after rank 0"
+            message = f"{_ranks([other.rank for other in late])} did not {what} within {in_words(patience)} after rank 0"
             for other in late:
                 self._circle.say(other, Stacks(message))
             time.sleep(STACKS_SECONDS)
@@ -272,6 +288,10 @@ class Leader:
             self._circle.blame(RankFailed(Fault(rank=rank, message=message)))
         else:
             self._circle.blame(RankFailed(Fault(rank=rank, message=message, outcome="lost", cause="stalled")))
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
 
 
 def _have(others: Sequence[Other], step: int) -> bool:

@@ -46,6 +46,7 @@ from regrow.search.events import (
     Revived,
     Saved,
     Started,
+    Suggested,
     Waited,
 )
 from regrow.search.history import History
@@ -121,6 +122,8 @@ def _by_itself(event: AnyEvent) -> list[Entry]:
             return [("row", event.trial, row.step, row.metrics[METRIC]) for row in event.rows]
         case Decided():
             return [("decided", event.trial, event.step, event.verdict, event.until, event.why, event.config)]
+        case Suggested():
+            return [("suggested", event.trial, event.name, event.value)]
         case Retired():
             return [("retired", event.trial)]
         case Revived():
@@ -189,6 +192,11 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             must("only a trial that failed is tried again", curve.holder is None and curve.failed, event)
             curve.failed = False
             continue
+        if isinstance(event, Suggested):
+            known = json.loads(curve.config)
+            must("one value for each parameter", event.name not in known, event)
+            curve.config = json.dumps({**known, event.name: event.value}, sort_keys=True)
+            continue  # of the trial, whoever asked for it
         if isinstance(event, Retired):
             must("only a trial that does not run is given up", curve.holder is None, event)
             curve.over = True

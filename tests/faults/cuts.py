@@ -73,7 +73,7 @@ def another_rank_dies(name: str, at: Transition) -> bool:
         session.open().run().finish()
         events = must_have_grown_back(session.world.store, name)
         lost = [(e.cause, e.message) for e in events if isinstance(e, Ended) and e.outcome == "lost"]
-        known = not died or lost == [("infrastructure", "rank 1: the worker process was killed")]
+        known = not died or lost == [("infrastructure", "rank 1: the worker process died")]
         must("a loss is that of a rank", known or (at.what == "message" and not lost), lost)  # it may have been the last message
     return bool(died)
 

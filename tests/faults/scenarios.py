@@ -35,6 +35,11 @@ _SPOT: dict[str, Any] = {"market": {"first": "spot", "after": 10, "evictions": 2
 _WIDER: dict[str, Any] = {"schedule": {"resource_changing": {**_ASHA, "interval": 1}}}
 _GROUP: dict[str, Any] = {"resources": {"workers": 2}}
 _ELASTIC: dict[str, Any] = {"resources": {"workers": [1, 2]}}
+_DEFINED: dict[str, Any] = {
+    "trainable": "tests.faults.work:defined", "space": {}, "enqueue": [{"x": 0.75}],
+    "search": {"define_by_run": {"options": {"n_startup_trials": 2}}},
+}
+_GAPS: dict[str, Any] = {"step_metric": {"name": "epoch", "first": 0}, "max_steps": 5, **_ASHA}
 _TPE: dict[str, Any] = {"search": {"tpe": {"n_startup_trials": 2}}}
 
 
@@ -53,6 +58,8 @@ def _mended(slots: int, *, trials: int, **changes: Any) -> Plan:
 ONE: dict[str, Plan] = {
     "fifo, random": _plan(1),
     "asha, tpe": _plan(1, **_ASHA, **_TPE, trials=4, max_steps=3),
+    "steps with gaps, the last one counts": _plan(1, **_GAPS, **_TPE, score="last", trials=4),
+    "define by run": _plan(1, **_DEFINED, **_ASHA, trials=4),
     "short trials in a row": _plan(1, carry_on=True, **_ASHA, max_steps=3, checkpoint={"every_steps": 2, "keep_last": 2}),
     "late checkpoints": _plan(1, late=True, **_ASHA, trials=2),
     "tried again": _mended(1, trials=2),
@@ -70,6 +77,8 @@ SEVERAL: dict[str, Plan] = {
     "late checkpoints, 2 slots": _plan(2, late=True),
     "short trials in a row, 2 slots": _plan(2, carry_on=True, **_ASHA, trials=4, max_steps=3),
     "a cluster that grows and shrinks": _plan(3, rooms=(1, 3, 0, 2), **_ASHA, **_TPE, trials=4, max_steps=3),
+    "steps with gaps, only ends count": _plan(2, **_GAPS, **_TPE, score="final", trials=4),
+    "define by run, 2 slots": _plan(2, **_DEFINED, **_ASHA, trials=4),
     "attempts as wide as there is room": _plan(3, rooms=(1, 3, 2, 0, 3), **_WIDER, trials=2, max_steps=4),
     "two ranks, two at a time": _plan(4, **_GROUP, **_ASHA, **_TPE),
     "one rank or two, as there is room": _plan(3, rooms=(2, 3, 0, 3), **_ELASTIC, **_PROMOTES),

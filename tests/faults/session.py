@@ -233,7 +233,7 @@ class Session:
 
     def _driver_works(self) -> None:
         while self.lost:
-            self._tell_lost(self.lost.pop(), "infrastructure", "the worker process was killed")
+            self._tell_lost(self.lost.pop(), "infrastructure", "the worker process died")
         if self._poll is None:
             self._news = False
             self._poll = self._ask()

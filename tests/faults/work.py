@@ -44,6 +44,17 @@ def broken(trial: Trial) -> None:
     train(trial, until=1)
 
 
+def defined(trial: Trial) -> None:
+    """The same, with a configuration that it asks for: the second parameter is one only of some trials."""
+    x = trial.suggest("x", {"name": "FloatDistribution", "attributes": {"low": 0.0, "high": 1.0, "log": False, "step": None}})
+    trial.config = {"x": x}
+    if x > 0.5:
+        choices = {"name": "CategoricalDistribution", "attributes": {"choices": ["a", "b"]}}
+        trial.config["kind"] = trial.suggest("kind", choices)
+    trial.note({"attempt": trial.attempt})
+    train(trial)
+
+
 def train(trial: Trial, until: int | None = None) -> None:
     """Reports one row a step, and has its news sent at once, as if a reporter's beat had passed. After step `until` it raises.
 
@@ -60,6 +71,7 @@ def train(trial: Trial, until: int | None = None) -> None:
         if until is not None and step > until:
             raise NameError("name 'sate' is not defined")
         state = advance(state, trial.config, step)
-        trial.report({"score": score(state, trial.config, step), "attempt": trial.attempt}, checkpoint=save)
+        told = {"score": score(state, trial.config, step), "attempt": trial.attempt, "epoch": 2 * (step - 1)}
+        trial.report(told, checkpoint=save)
         if isinstance(trial._reporter, Reporter) and trial._reporter._rows:
             trial._reporter.flush()

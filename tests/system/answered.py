@@ -68,7 +68,7 @@ class Server:
         """One that was started otherwise."""
         server = cls(process)
         threading.Thread(target=server._read, daemon=True).start()
-        server.port = int(server.said(r"kept at http://[^/]*:(\d+)/predict")[1])
+        server.port = int(server.said(r"\S+ at http://[^/]*:(\d+)/predict")[1])
         return server
 
     def _read(self) -> None:

@@ -161,3 +161,37 @@ def test_actors_that_are_kept_in_a_global_end_with_their_trial_and_too_large_one
     points = desk.points("kept")
     assert [(p["trial"], p["score"], p["left"]) for p in points] == [(n, 3, 0) for n in range(10)]
     assert await_no_process(desk.folder) == []
+
+
+FULL = """
+import ray
+
+
+@ray.remote(num_cpus=0.5)
+class Worker:
+    def one(self):
+        return 1
+
+
+def train(trial):
+    workers = [Worker.remote() for _ in range(6)]
+    for step in trial.steps():
+        trial.report({"score": sum(ray.get([worker.one.remote() for worker in workers]))})
+"""
+
+
+@pytest.mark.nightly
+def test_actors_that_find_no_room_in_their_trial_are_told_of_in_its_log(desk: Desk) -> None:
+    (desk.folder / "work.py").write_text(FULL)
+    spec = {
+        "name": "full", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
+        "search": "random", "trials": 1, "max_steps": 2, "resources": {"cpu": 0.5, "children": {"cpu": 0.5, "count": 3}},
+    }
+    (desk.folder / "full.yaml").write_text(json.dumps(spec))
+    process = desk.start("run", "full.yaml")
+    said = "wait for room: this trial's children have 3 bundles of cpu 0.5; raise resources.children.count, or start fewer"
+    wait_for((desk.folder / ".regrow" / "full" / "log").exists, process)
+    wait_for(lambda: said in desk.run("logs", "full", "0").stdout, process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 3
+    assert await_no_process(desk.folder) == []

@@ -110,7 +110,7 @@ def test_the_task_run_tells_why_it_was_retried_and_from_where(told: Told) -> Non
     states = told.states("trial-0000")
     assert [name for name, _ in states] == ["Pending", "Running", "Retrying", "Running", "Completed"]
     assert states[0][1].startswith("x=0.")
-    assert states[3][1] == f"attempt 1 was lost on {first['node']} (the worker process was killed); goes on after step {step}, from its checkpoint"
+    assert states[3][1] == f"attempt 1 was lost on {first['node']} (the worker process died); goes on after step {step}, from its checkpoint"
     assert states[4][1] == f"trial 0 done at step {STEPS} (attempt 2, from the checkpoint of step {step})"
     assert told.states("trial-0002")[-1] == ("Failed", "trial 2 failed at step 1: ValueError: bad <luck>")
 
@@ -133,7 +133,7 @@ def test_the_flow_runs_log_has_what_a_person_wants_to_read(told: Told) -> None:
     assert lines[0] == "3 trials, up to 2 at a time"
     lost = next(log for log in logs if "lost" in log["message"])
     assert lost["message"].startswith(f"trial 0, attempt 1 on {node}: lost at step ")
-    assert lost["message"].endswith(": the worker process was killed")
+    assert lost["message"].endswith(": the worker process died")
     assert lost["level"] == 30
     assert any(line.startswith(f"trial 0 goes on as attempt 2 on {node}, after step {step}, from its checkpoint") for line in lines)
     assert any(line.endswith("trial 2 failed at step 1: ValueError: bad <luck>") for line in lines)
@@ -155,7 +155,7 @@ def test_events_that_automations_can_trigger_on(told: Told) -> None:
     assert {one["prefect.resource.id"] for one in lost["related"]} == {
         "regrow.experiment.story", f"prefect.flow-run.{flow_run['id']}",
     }
-    assert (lost["payload"]["attempt"], lost["payload"]["message"]) == (1, "the worker process was killed")
+    assert (lost["payload"]["attempt"], lost["payload"]["message"]) == (1, "the worker process died")
     assert recovered["payload"]["attempt"] == 2
     assert recovered["payload"]["step"] == told.desk.show("story")["trials"][0]["attempts"][1]["from_step"]
     newest = max((e for e in events if e["event"] == "regrow.trial.best"), key=lambda e: e["occurred"])
@@ -216,7 +216,7 @@ def test_the_killed_attempts_last_durable_words_are_kept(told: Told) -> None:
     assert [(line["attempt"], line["text"].partition(" on ")[0]) for line in lines if line["stream"] == "regrow"][0::2] == [
         (1, "attempt 1"), (2, "attempt 2"),
     ]
-    assert next(line["text"] for line in lines if "lost at step" in line["text"]).endswith(": the worker process was killed")
+    assert next(line["text"] for line in lines if "lost at step" in line["text"]).endswith(": the worker process died")
     logged = next(line for line in lines if line["text"].endswith("step 1 logged"))
     assert (logged["stream"], logged["level"], logged["logger"]) == ("log", "INFO", "theirs")
 

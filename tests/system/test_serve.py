@@ -205,7 +205,7 @@ def test_what_is_exported_for_a_container_answers_without_the_experiment(tmp_pat
         to_write = ("export", "kept", "--image", "image", "--model", "serve.py:Model")
         told = desk.run(*to_write, expect=2).stderr
         assert re.search(r"Traceback .*the class does not load the checkpoint: ValueError: this checkpoint is broken", told, re.DOTALL)
-        assert sorted(one.name for one in desk.folder.iterdir()) == [".regrow", "serve.py", "sizes.py"]
+        assert not list(desk.folder.glob("*image*"))
         kept.best(0.95)
         assert "image: trial 1, step 1, score 0.95" in desk.run(*to_write).stdout
         assert "image is there already" in desk.run(*to_write, expect=2).stderr
@@ -227,6 +227,27 @@ def test_what_is_exported_for_a_container_answers_without_the_experiment(tmp_pat
         load = Load(server)
         load.until(50)
         load.end()
-        assert (load.failed, load.answers.keys()) == ([], {"1"})
+        assert load.failed == []
+        assert load.answers.keys() == {"1"}
         started.terminate()
         assert started.wait(30) == 0
+
+
+def test_a_schedules_newest_experiment_takes_over_once_it_passes_the_gate(desk: Desk) -> None:
+    root = desk.folder / ".regrow"
+    first = Kept(LocalStore(root / "night-2026-11-22T04"), name="night-2026-11-22T04")
+    first.best(0.1)
+    first.best(0.9)  # its manifest has the name of that which takes over
+    server = Server.of(
+        desk.start("serve", "night", "--model", "serve.py:Model", "--port", 0, "--follow", "--gate", "score > 0.5")
+    )
+    server.said("night-2026-11-22T04 is served")
+    second = Kept(LocalStore(root / "night-2026-11-23T04"), name="night-2026-11-23T04")
+    second.best(0.4)
+    server.said("the gate score > 0.5 turned away trial 0, step 1, score 0.4")
+    second.best(0.6)
+    server.said("night-2026-11-23T04 is served, in place of night-2026-11-22T04")
+    told = json.loads(server.get("/version")[1])
+    assert (told["experiment"], told["gate"], told["trial"]) == ("night-2026-11-23T04", "score > 0.5", 1)
+    server.process.terminate()
+    assert server.process.wait(30) == 0

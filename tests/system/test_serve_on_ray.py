@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -38,8 +39,12 @@ def server(desk: Desk, kept: Kept) -> Server:
 
 def pids(server: Server, name: str) -> list[int]:
     """The processes below the server that Ray has given a name that begins so."""
-    below = psutil.Process(server.process.pid).children(recursive=True)
-    return [one.pid for one in below if name in " ".join(one.cmdline())[:80]]
+    found = []
+    for one in psutil.Process(server.process.pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            if name in " ".join(one.cmdline())[:80]:
+                found.append(one.pid)
+    return found
 
 
 def kill(server: Server, name: str) -> None:

@@ -18,6 +18,7 @@ INTERNAL = (
 PRIVATE = {
     "regrow.infra.clusters.private", "regrow.infra.exports.optuna_private", "regrow.infra.mlflow.private", "regrow.infra.prefect.private",
     "regrow.infra.ray.private", "regrow.infra.rllib.private", "regrow.search.samplers.optuna_private",
+    "regrow.optuna.private", "regrow.tune.private",
 }
 """The modules that may use them."""
 

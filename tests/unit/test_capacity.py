@@ -76,10 +76,10 @@ def test_people_are_told_how_large_the_cluster_is_and_who_waits(office: Office) 
     assert told == ["the cluster has room for 3 trials at a time now", "the cluster has no room for a trial now: they wait for a node"]
     board.apply(Proposed(t=now, trial=1, config={"x": 0.5}))
     board.apply(Started(t=now, trial=1, attempt=1))
-    assert "waits for a node" not in standing(board, now + 20)
-    assert "1 waits for a node" in standing(board, now + 240)
+    assert "waits for room" not in standing(board, now + 20)
+    assert "1 waits for room on a node" in standing(board, now + 240)
     drawn = "\n".join(line.plain for line in compose(board, width=160, height=40, now=now + 240, signs=Signs()))
-    assert "1 waits for a node" in drawn
+    assert "1 waits for room on a node" in drawn
     assert "waits 4 min" in drawn
 
 

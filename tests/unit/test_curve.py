@@ -19,6 +19,7 @@ SCALES = {
     "max": PLAIN,
     "min": Scale(objective="score", most=False),
     "constraint": Scale(objective="score", most=True, others=("cost",), limits=(LIMIT,)),
+    "last": Scale(objective="score", most=True, others=("cost",), limits=(LIMIT,), score="last"),
     "several, min": Scale(objective="score", most=False, others=("cost", "loss")),
 }
 
@@ -43,6 +44,8 @@ class Naive:
 
     def standing(self) -> Row | None:
         rows = [row for _, row in self.rows]
+        if self.scale.score == "last":
+            return rows[-1] if rows else None
         return self.best([row for row in rows if self.meets(row)]) or self.best(rows)
 
 

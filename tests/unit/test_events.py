@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from regrow.search.events import (
     AnyEvent,
+    Asked,
     Began,
     Capacity,
     Cause,
@@ -21,6 +22,7 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
+    Noted,
     Opened,
     Outcome,
     Proposed,
@@ -31,6 +33,7 @@ from regrow.search.events import (
     Saved,
     Started,
     Status,
+    Suggested,
     Waited,
     decode,
     encode,
@@ -72,6 +75,9 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         share=floats,
     ),
     Reported: st.builds(Reported, **lease, rows=st.lists(rows, max_size=4)),
+    Asked: st.builds(Asked, **lease, name=text, distribution=maps),
+    Suggested: st.builds(Suggested, t=floats, trial=whole, name=text, distribution=maps, value=whole | floats | text),
+    Noted: st.builds(Noted, **lease, attributes=maps),
     Decided: st.builds(
         Decided, **lease, step=whole, verdict=st.sampled_from(["continue", "stop", "pause", "restart"]), until=st.none() | whole,
         why=text, source=st.none() | whole, manifests=texts, config=st.none() | maps,

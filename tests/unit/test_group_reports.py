@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regrow.search.events import Began, Reported
+from regrow.tasks import attempt as attempts
 from regrow.tasks.group import leader
 from regrow.tasks.messages import Progress, Reply
 from regrow.tasks.ranks import World
@@ -218,6 +219,52 @@ def test_a_rank_that_hangs_is_named_where_there_is_a_stall_too(make_pair: MakeOf
 
     assert outcome(group(office, train)) == ("lost", "stalled", "rank 1 did not report step 3 within 1 s after rank 0")
     assert not group.left.is_set()
+
+
+def test_where_all_wait_within_their_training_all_say_where(
+    make_pair: MakeOffice, group: Grouping, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a collective operation, which one of them left out: then nobody waits at a report."""
+    monkeypatch.setattr(attempts, "_leaving", lambda host: group.ends.set)  # both would be killed
+    office = make_pair(stall=1)
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            if step == 3 and trial.world.rank == 0:
+                group.ends.wait(20)  # what rank 1 does not take part in
+            elif step == 3:
+                group.ends.wait(21)
+            trial.report({"score": step})
+
+    group(office, train)
+    told = office.history.trials[0].attempts[0]
+    assert (told.outcome, told.cause) == ("lost", "stalled")
+    assert told.message == "it reported nothing for 1 s: no rank came to its next report"
+    assert "What the threads of rank 0 are doing" in caplog.text
+    assert "ends.wait(20)" in caplog.text
+    assert "What the threads of rank 1 are doing" in caplog.text
+    assert "ends.wait(21)" in caplog.text
+
+
+def test_an_error_that_a_rank_which_ended_early_has_caused_says_so(make_pair: MakeOffice, group: Grouping) -> None:
+    office, ended = make_pair(), threading.Event()
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            if step == 3 and trial.world.rank == 1:
+                ended.set()
+                return
+            if step == 3:
+                assert group.leader is not None
+                assert ended.wait(10)
+                while not group.leader.ended_before(3):
+                    time.sleep(0.01)
+                raise RuntimeError("Connection closed by peer")
+            trial.report({"score": step})
+
+    assert outcome(group(office, train)) == (
+        "failed", "error", "rank 0, at step 3: RuntimeError: Connection closed by peer (rank 1 had ended after step 2)",
+    )
 
 
 def test_a_rank_that_does_not_end_is_named(make_pair: MakeOffice, group: Grouping, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,9 @@ RAY = {
     "ray._raylet:Config.initialize": "no local cluster starts in a process that imported Ray before",
     "ray._raylet:AuthenticationTokenLoader.instance": "the same",
     "ray._private.state:state.get_draining_nodes()": "no experiment starts, as the nodes cannot be looked at",
+    "ray._private.state:state.actor_table(actor_id, job_id, actor_state_name)": "children that find no room are not told of",
+    "ray._private.worker:global_worker": "the same",
+    "ray.core.generated.common_pb2:Address": "the same",
     "ray._raylet:InnerGcsClient.drain_node": "a node with a notice is not drained: Ray goes on placing tasks on it",
     "ray._private.worker:listen_error_messages(worker, threads_stopped)":
         "Ray prints into the live view and into JSON that a worker was lost",
@@ -40,6 +43,12 @@ RLLIB = {
         "a trial of RLlib's that goes on from a checkpoint does not: it fails",
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr(optimizer, lr)": "the same",
     "ray.tune.trainable.trainable:DEFAULT_STORAGE_PATH": "no trial of RLlib's begins",
+}
+TUNE = {
+    "ray.train._internal.session:_session": "a script of Ray Tune's finds no session: each trial ends at its first tune.report",
+    "ray.train._internal.session:_TrainingResult(checkpoint, metrics)": "no class trainable of Ray Tune's goes on from a checkpoint",
+    "ray.tune.stopper:CombinedStopper._stoppers": "combined Stoppers of Ray Tune's end trials, but not the experiment",
+    "ray.tune.stopper:TimeoutStopper._timeout_seconds": "a TimeoutStopper of Ray Tune's is refused with a traceback",
 }
 PREFECT = {
     "prefect.task_engine:run_task_async(task, task_run_id, task_run, parameters, wait_for, return_type, dependencies)":
@@ -104,6 +113,8 @@ OPTUNA = {
     "optuna.samplers:BaseGASampler._get_generation_key": "nsga2 and nsga3 begin with trials that they did not propose",
     "optuna.storages:InMemoryStorage._studies": "no sampler of Optuna's proposes anything but tpe",
     "optuna.storages:InMemoryStorage._trial_id_to_study_id_and_number": "the same",
+    "optuna.distributions:BaseDistribution._contains": "define-by-run trials are given no value",
+    "optuna.samplers._lazy_random_state:LazyRandomState._rng": "a study of `regrow.optuna` does not know its sampler's seed",
     "optuna.storages._rdb:models": "`regrow export --optuna` writes nothing",
     **dict.fromkeys(
         (f"optuna.storages._rdb.models:{name}" for name in (
@@ -115,7 +126,7 @@ OPTUNA = {
     ),
 }
 USERS = {"regrow.infra.exports.optuna_database", "regrow.infra.mlflow.bulk"}
-NAMES = {**RAY, **RLLIB, **PREFECT, **MLFLOW, **OPTUNA}
+NAMES = {**RAY, **RLLIB, **TUNE, **PREFECT, **MLFLOW, **OPTUNA}
 
 
 def names(key: str) -> tuple[str, list[str]]:

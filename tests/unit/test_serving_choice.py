@@ -14,7 +14,7 @@ from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started
 from regrow.serving import following as module
 from regrow.serving.choosing import candidates, config_of
-from regrow.serving.following import Following, Wanted
+from regrow.serving.following import Checkpoints, Following, Wanted
 from regrow.serving.messages import Chosen, Refused
 from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.ports import Store, Unavailable
@@ -47,7 +47,8 @@ def kept() -> Kept:
 
 def following(kept: Kept, tmp_path: Path, taking: Taking, *wanted: Wanted, store: Store | None = None) -> Following:
     return Following(
-        name="kept", store=store or kept.store, replicas=taking, wanted=wanted or (Wanted(role="main"),), scratch=tmp_path
+        name="kept", store=(kept_in := store or kept.store), source=Checkpoints(kept_in), replicas=taking,
+        wanted=wanted or (Wanted(role="main"),), scratch=tmp_path,
     )
 
 

@@ -137,9 +137,9 @@ def test_a_wrong_canary_is_told(text: str) -> None:
         Canary.parse(text)
 
 
-def test_without_a_class_the_command_says_what_to_do() -> None:
-    with pytest.raises(UserError, match=r"--model is missing: name a class .* such as serve.py:Digits; .* `mlflow models serve"):
-        serve("digits")
+def test_ray_serve_answers_with_a_class_only() -> None:
+    with pytest.raises(UserError, match=r"--ray goes with --model, the class that answers, such as serve.py:Digits"):
+        serve("digits", ray=True)
 
 
 def test_any_other_host_needs_a_token_and_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ OTHER: dict[str, Any] = {
     "concurrency": 3, "working_dir": "/tmp", "env": {"COLOUR": "hush"}, "stop": {"target": 0.5}, "retries": {"error": 4},
     "resources": {"cpu": 2}, "lease": 77, "stall": 600, "market": {"first": "spot", "after": 600}, "price_per_hour": 1.5, "mlflow": {"experiment": "Shared"}, "register": "m",
     "notify": {"slack": "$SLACK_WEBHOOK"},
-    "event": {"files": ["a.parquet"]},
+    "event": {"files": ["a.parquet"]}, "enqueue": [{"x": 0.5}],
 }
 UNTOLD = ("event",)
 """What each run has otherwise."""
@@ -57,15 +57,16 @@ UNTOLD = ("event",)
 
 @pytest.mark.parametrize("key", PER_SESSION)
 def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, key: str) -> None:
-    again(places, spec(), "d1")
-    changed = again(places, spec(**{key: OTHER[key]}), "d2")
+    asks = {"search": "define_by_run", "space": {}} if key == "enqueue" else {}
+    again(places, spec(**asks), "d1")
+    changed = again(places, spec(**asks, **{key: OTHER[key]}), "d2")
     assert [line.split(" ")[0].split(".")[0] for line in changed.changes] == ([] if key in UNTOLD else [key])
     assert "hush" not in str(changed.changes)
-    expected = getattr(spec(**{key: OTHER[key]}), key)
+    expected = getattr(spec(**asks, **{key: OTHER[key]}), key)
     assert getattr(replay(changed.store).spec, key) == expected
     kept = again(places, None, "d3")
     assert (getattr(kept.spec, key), kept.changes) == (expected, []), "resume without a file goes on as it was"
-    back = again(places, spec(), "d4")
+    back = again(places, spec(**asks), "d4")
     assert len(back.changes) == (key not in UNTOLD)
     last = replay(back.store)
     assert getattr(last.spec, key) == getattr(spec(), key)

@@ -1,0 +1,17 @@
+"""Says in one line which framework is missing, and what to install."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from regrow.tasks.errors import UserError
+
+
+def need(extra: str, *packages: str) -> None:
+    """Raises UserError, naming the extra, unless all packages are installed. Imports none of them."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        are = "which is" if len(missing) == 1 else "which are"
+        raise UserError(
+            f'regrow.integrations.{extra} needs {" and ".join(missing)}, {are} not installed; pip install "regrow[{extra}]"'
+        )

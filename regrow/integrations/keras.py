@@ -1,0 +1,80 @@
+"""Keras 3, on any backend: `model.fit(..., initial_epoch=trial.step, callbacks=[Report(trial)])`; a step is one epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regrow.integrations.installed import need
+from regrow.tasks.errors import UserError
+
+need("keras", "keras")
+
+try:
+    import keras
+except ModuleNotFoundError as missing:
+    chosen = os.environ.get("KERAS_BACKEND") or "tensorflow, as KERAS_BACKEND is not set"
+    raise UserError(
+        f"regrow.integrations.keras: Keras cannot be imported, as {missing.name} is not installed (its backend is {chosen});"
+        " install it, or choose another one: env: {KERAS_BACKEND: torch}"
+    ) from None
+
+import numpy as np  # noqa: E402 - after it is known to be there
+
+from regrow.integrations import reports  # noqa: E402 - the same
+from regrow.tasks.trial import Trial  # noqa: E402 - the same
+
+MODEL, SEEDS, GENERATORS = "model.keras", "seeds.npz", "generators.pt"
+
+
+def restored(trial: Trial) -> Path | None:
+    """The compiled model to go on with, for `keras.models.load_model`; None at the beginning."""
+    return reports.restored(trial, MODEL)
+
+
+class Report(keras.callbacks.Callback):
+    """Reports each epoch what Keras logs (`loss`, `val_loss`, ...), and saves the model with its optimizer.
+
+    `metric` names the one that is the experiment's metric; None: it has the same name. Beside Keras' file that is saved
+    which it leaves out: the seeds that layers such as Dropout draw from and, where PyTorch is the backend, the global generators
+    of PyTorch, NumPy and Python. With other backends the order in which `fit` shuffles begins anew where a trial goes on.
+    """
+
+    def __init__(self, trial: Trial, metric: str | None = None) -> None:
+        super().__init__()
+        self._trial, self._metric = trial, metric
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """See Callback."""
+        if (found := self._trial.restored) is None:
+            return
+        with np.load(found / SEEDS) as saved:
+            for number, seed in enumerate(self._seeds()):
+                seed.assign(saved[str(number)])
+        if keras.backend.backend() == "torch":
+            import torch
+
+            from regrow.torch import generators
+
+            generators.restore({}, torch.load(found / GENERATORS, weights_only=True))
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """See Callback."""
+
+        def save(folder: Path) -> None:
+            self.model.save(folder / MODEL)
+            seeds = {str(number): keras.ops.convert_to_numpy(seed) for number, seed in enumerate(self._seeds())}
+            np.savez(folder / SEEDS, **seeds)
+            if keras.backend.backend() == "torch":
+                import torch
+
+                from regrow.torch import generators
+
+                torch.save(generators.states({}), folder / GENERATORS)
+
+        reports.report(self._trial, dict(logs or {}), self._metric, save, lambda: setattr(self.model, "stop_training", True))
+
+    def _seeds(self) -> list[Any]:
+        return [variable for variable in self.model.variables if variable.name == "seed_generator_state"]

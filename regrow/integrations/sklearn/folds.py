@@ -1,0 +1,71 @@
+"""The trial of a search: one candidate on one fold after the other. Loaded by workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import cross_validate
+
+from regrow.tasks.trial import Trial
+
+METRIC = "score"
+"""The mean over the folds so far."""
+_FILE = "scores.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folds:
+    """The trainable: data, candidates and folds, which travel with it. `splits` are rows to learn from and to judge by."""
+
+    estimator: Any
+    candidates: Sequence[Mapping[str, Any]]
+    splits: Sequence[tuple[Any, Any]]
+    X: Any
+    y: Any
+    params: Mapping[str, Any]
+    scoring: Any
+    train_scores: bool
+    error_score: Any
+    refit: Any
+
+    def fingerprint(self) -> str:
+        """The same for the same data, candidates, folds and estimator, in any process."""
+        scoring = self.scoring if isinstance(self.scoring, (str, list, tuple)) else None  # a function has no such thing
+        of = (self.estimator, self.candidates, self.splits, self.X, self.y, self.params, scoring, self.train_scores)
+        return str(joblib.hash(of))
+
+    def __call__(self, trial: Trial) -> None:
+        """Reports of each fold its scores, its times in seconds, and the mean score of the folds so far."""
+        scores: list[float] = json.loads((trial.restored / _FILE).read_text()) if trial.restored else []
+
+        def save(folder: Path) -> None:
+            (folder / _FILE).write_text(json.dumps(scores))
+
+        for step in trial.steps():
+            found = self._fold(self.candidates[trial.config["candidate"]], step - 1)
+            scores.append(found[self._objective(found)])
+            trial.report({METRIC: float(np.mean(scores)), **found}, checkpoint=save)
+
+    def _fold(self, candidate: Mapping[str, Any], number: int) -> dict[str, float]:
+        estimator = clone(self.estimator).set_params(**clone(dict(candidate), safe=False))
+        found = cross_validate(
+            estimator, self.X, self.y, cv=[self.splits[number]], scoring=self.scoring, params=dict(self.params),
+            return_train_score=self.train_scores, error_score=self._error_score(),
+        )
+        return {name: float(value[0]) for name, value in found.items()}
+
+    def _error_score(self) -> Any:
+        """NaN ends the trial: it could not be ranked, and what was raised would be lost."""
+        return "raise" if self.error_score == "raise" or np.isnan(self.error_score) else self.error_score
+
+    def _objective(self, found: Mapping[str, float]) -> str:
+        """The score by which trials are ranked: the one to refit by; of several without such, the first."""
+        wanted = f"test_{self.refit}"
+        return wanted if wanted in found else next(name for name in found if name.startswith("test_"))

@@ -1,0 +1,189 @@
+"""The trial that an objective sees, on the worker: Optuna's interface over ours. What it decides, the coordinator decided."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+    distribution_to_json,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from regrow.optuna.private import TheirTrial
+from regrow.search.samplers.define_by_run_model import CONSTRAINTS
+from regrow.tasks.trial import Trial as OurTrial
+from regrow.tasks.trial import TrialEnd
+
+VALUE, STEP = "value", "step"
+"""Names of the metrics: the objective of a study with one, and the step of an intermediate value."""
+
+
+class Trial(TheirTrial):
+    """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none."""
+
+    def __init__(self, ours: OurTrial, *, several: bool, last: int | None) -> None:
+        self._ours, self._several, self._last = ours, several, last
+        self._started = dt.datetime.now()  # noqa: DTZ005 - Optuna's times are local, without a zone
+        self._params: dict[str, Any] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._user_attrs: dict[str, Any] = {}
+        self._constraints: dict[str, float] = {}
+        self._intermediate: dict[int, float] = {}
+        self._pruned = False
+
+    # ---- parameters --------------------------------------------------------------------------------------------------
+
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
+        """A floating point parameter."""
+        return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """A whole parameter."""
+        return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of several values."""
+        return self._suggest(name, CategoricalDistribution(tuple(choices)))
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        """Deprecated by Optuna."""
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        """Deprecated by Optuna."""
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        """Deprecated by Optuna."""
+        return self.suggest_float(name, low, high, step=q)
+
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        """The logged value; the first time that any attempt of the trial asks, a decision of the coordinator's."""
+        if name in self._params:
+            check_distribution_compatibility(self._distributions[name], distribution)
+            return self._params[name]
+        logged = self._ours.suggest(name, written(distribution))
+        value = taken(name, distribution, logged)
+        self._params[name], self._distributions[name] = value, distribution
+        return value
+
+    # ---- values ------------------------------------------------------------------------------------------------------
+
+    def report(self, value: float, step: int) -> None:
+        """An intermediate value. A second one of the same step is not taken, with a warning."""
+        if self._several:
+            raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
+        value, step = float(value), int(step)
+        if step < 0:
+            raise ValueError(f"The `step` argument is {step} but cannot be negative.")
+        if step in self._intermediate:
+            warnings.warn(f"The reported value is ignored because this `step` {step} is already reported.", stacklevel=2)
+            return
+        self._intermediate[step] = value
+        if self._pruned or not math.isfinite(value):
+            return
+        try:
+            self._ours.report({VALUE: value, STEP: step if self._last is None else min(step, self._last)})
+        except TrialEnd:
+            if self._ours.told != "stopped":
+                raise
+            self._pruned = True
+
+    def should_prune(self) -> bool:
+        """Whether the schedule has decided that the trial ends."""
+        if self._several:
+            raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
+        return self._pruned or self._ours.told == "stopped"
+
+    # ---- what else there is to say -----------------------------------------------------------------------------------
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Notes something of the trial. Raises TypeError for what JSON cannot hold."""
+        plain = msgspec.json.decode(msgspec.json.encode(value))
+        self._user_attrs[key] = value
+        self._ours.note({key: plain})
+
+    def set_constraint(self, key: str, value: float) -> None:
+        """By how much a constraint is broken; 0 or less where it is met."""
+        value = float(value)
+        if math.isnan(value):
+            raise ValueError(f"Attempted to set a constraint for {key!r}, but NaN is not allowed.")
+        self._constraints[key] = value
+        self._ours.note({CONSTRAINTS: dict(self._constraints)})
+
+    def frozen(self, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
+        """As it is now."""
+        made = FrozenTrial(
+            number=self.number, trial_id=self.number, state=state, value=None, values=values, datetime_start=self._started,
+            datetime_complete=None, params=dict(self._params), distributions=dict(self._distributions),
+            user_attrs=dict(self._user_attrs), system_attrs={}, intermediate_values=dict(self._intermediate),
+        )
+        for key, value in self._constraints.items():
+            made.set_constraint(key, value)
+        return made
+
+    @property
+    def number(self) -> int:
+        """Counted from 0."""
+        return self._ours.number
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The values so far."""
+        return dict(self._params)
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """From what they were drawn."""
+        return dict(self._distributions)
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """What was noted."""
+        return dict(self._user_attrs)
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        """What was said of constraints."""
+        return dict(self._constraints)
+
+    @property
+    def datetime_start(self) -> dt.datetime | None:
+        """When this attempt began."""
+        return self._started
+
+
+def written(distribution: BaseDistribution) -> dict[str, Any]:
+    """A distribution as the log has it; a choice that is no plain value by its repr."""
+    if isinstance(distribution, CategoricalDistribution):
+        return {"name": "CategoricalDistribution", "attributes": {"choices": list(map(_plain, distribution.choices))}}
+    found: dict[str, Any] = json.loads(distribution_to_json(distribution))
+    return found
+
+
+def taken(name: str, distribution: BaseDistribution, logged: Any) -> Any:
+    """The value of a parameter from that of the log. Raises ValueError where it is none of the choices."""
+    if not isinstance(distribution, CategoricalDistribution):
+        if not distribution.low <= logged <= distribution.high:  # type: ignore[attr-defined]  # of both kinds of number
+            warnings.warn(f"parameter {name!r} has the value {logged!r}, which is out of range for {distribution}", stacklevel=4)
+        return logged
+    for choice in distribution.choices:
+        plain = _plain(choice)
+        if type(plain) is type(logged) and plain == logged:
+            return choice
+    raise ValueError(f"parameter {name!r} has the value {logged!r}, which is none of {list(distribution.choices)}")
+
+
+def _plain(choice: Any) -> Any:
+    return choice if choice is None or isinstance(choice, bool | int | float | str) else repr(choice)

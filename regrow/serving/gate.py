@@ -1,0 +1,103 @@
+"""`--gate "accuracy > 0.98 and latency <= 10"`: which checkpoints may be served, by any metric that was reported. No I/O here."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from regrow.search.events import AnyEvent, Ended, Reported
+from regrow.tasks.errors import UserError
+
+_SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_JOIN = re.compile(r"\s+and\s+|\s*,\s*")
+_FORM = re.compile(
+    r"\s*(?P<metric>[^\s<>=](?:[^<>=]*[^\s<>=])?)\s*(?P<sign><=|>=|<|>)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """`metric` is to be below, above, at most or at least `bound`."""
+
+    metric: str
+    sign: str
+    bound: float
+
+    def met(self, value: float | None) -> bool:
+        """Whether a value meets it; None, for what was not reported or is not finite, does not."""
+        return value is not None and bool(_SIGNS[self.sign](value, self.bound))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """All of its conditions are to be met; `text` is how people wrote it."""
+
+    text: str
+    conditions: tuple[Condition, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Gate:
+        """From conditions joined by `and` or commas. Raises UserError."""
+        found: list[Condition] = []
+        for part in _JOIN.split(text.strip()):
+            form = _FORM.fullmatch(part)
+            if form is None:
+                raise UserError(
+                    f"--gate: {part!r} is no condition on a metric; write METRIC > NUMBER (or >=, <, <=), several joined by `and`"
+                )
+            found.append(Condition(metric=form["metric"], sign=form["sign"], bound=float(form["bound"])))
+        return cls(text=" ".join(text.split()), conditions=tuple(found))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that it looks at, each once."""
+        return tuple(dict.fromkeys(one.metric for one in self.conditions))
+
+
+@dataclass(kw_only=True)
+class Passing:
+    """What a gate needs of one experiment's log: its metrics by trial and step, which a history keeps of few steps only."""
+
+    gate: Gate
+    seen: set[str] = field(default_factory=set)
+    """The metrics of all rows so far."""
+    ended: bool = False
+    """Whether a trial was done: what none of its rows has had by then is no metric of this experiment."""
+    _rows: dict[tuple[int, int], tuple[float, ...]] = field(default_factory=dict)
+
+    def apply(self, event: AnyEvent) -> None:
+        """Takes an event in. A step that is reported again stands as it was reported last."""
+        if isinstance(event, Reported):
+            for row in event.rows:
+                self.seen.update(row.metrics)
+                self._rows[event.trial, row.step] = tuple(
+                    math.nan if (value := row.metrics.get(name)) is None else value for name in self.gate.metrics
+                )
+        elif isinstance(event, Ended) and event.outcome == "done":
+            self.ended = True
+
+    def values(self, trial: int, step: int) -> Mapping[str, float | None]:
+        """The gate's metrics at a step; None for what was not reported there."""
+        row = self._rows.get((trial, step), (math.nan,) * len(self.gate.metrics))
+        return {name: None if math.isnan(value) else value for name, value in zip(self.gate.metrics, row, strict=True)}
+
+    def passes(self, trial: int, step: int) -> bool:
+        """Whether a step meets all conditions."""
+        values = self.values(trial, step)
+        return all(one.met(values[one.metric]) for one in self.gate.conditions)
+
+    def told(self, trial: int, step: int) -> str:
+        """A step for people, with the values that the gate looks at."""
+        values = self.values(trial, step)
+        said = (f"{name} {'not reported' if value is None else format(value, '.6g')}" for name, value in values.items())
+        return f"trial {trial}, step {step}, {', '.join(said)}"
+
+    def unknown(self) -> str:
+        """What is wrong with a gate whose metric no row has, in a line; empty for nothing."""
+        missing = [name for name in self.gate.metrics if name not in self.seen]
+        if not missing or not self.seen:
+            return ""
+        return f"--gate: no trial reports {missing[0]!r}; there are {', '.join(sorted(self.seen))}"

@@ -1,0 +1,131 @@
+"""Serving a schedule's experiments by the schedule's name: the newest that is fit takes the place of the one before.
+
+With a gate an experiment is fit as soon as a checkpoint of it passes; without one, once it has ended with a checkpoint. From then
+on only its own checkpoints count, better ones within it, whatever the experiment before it had reached: other data were given.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from regrow.infra.log.follower import Vanished
+from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
+from regrow.search.history import History
+from regrow.search.lifecycle import IllegalMove
+from regrow.search.recurrence import experiments_of
+from regrow.serving import following as one
+from regrow.serving.following import Checkpoints, Following, Replicated, Source, Wanted
+from regrow.serving.gate import Gate
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.ports import Store, Unavailable
+
+_LOG = logging.getLogger("regrow.serving")
+
+
+@dataclass(kw_only=True)
+class Series:
+    """The experiments of the schedule `name`, of which one at a time is served."""
+
+    name: str
+    places: Places
+    replicas: Replicated
+    scratch: Path
+    """A folder for checkpoints' files; it goes away with the server."""
+    gate: Gate | None = None
+    source: Callable[[Store], Source] = Checkpoints
+    """What is served of an experiment, by its store."""
+    current: Following | None = None
+    """The experiment that is served; None before the first that is fit."""
+    _readers: dict[str, Following] = field(default_factory=dict)
+    _told: dict[str, str] = field(default_factory=dict)
+    """By experiment: the trouble that was logged last."""
+
+    def look(self, stop: threading.Event) -> None:
+        """Serves what the state says now. Raises UserError and Unavailable for a root that cannot be read."""
+        members = experiments_of(self.name, self.places.experiments(self._readers))
+        served = self.current.name if self.current is not None else ""
+        newer = [name for name in members if not served or self._after(name, served)]
+        for name in (*reversed(newer), *([served] if served else [])):
+            if stop.is_set() or self._serves(name, stop):
+                return
+
+    def _after(self, name: str, served: str) -> bool:
+        return experiments_of(self.name, {name, served})[-1] == name != served
+
+    def _serves(self, name: str, stop: threading.Event) -> bool:
+        """Whether the experiment is served, after it was read on. Trouble with it leaves what is served, and is logged once."""
+        reader = self._reader(name)
+        try:
+            reader.read()
+            if reader is self.current or self.gate is not None or _ended(reader.history):
+                reader.settle(stop)
+            trouble = reader.wrong_gate() if reader is not self.current else ""
+        except (Vanished, Unavailable, OSError, RegrowError, IllegalMove, SpecError, LookupError, msgspec.MsgspecError) as error:
+            trouble = str(error)
+            if not reader.serving:
+                del self._readers[name]  # read anew
+        if trouble and self._told.get(name) != trouble:
+            _LOG.warning("%s: %s; %s", name, trouble, "what is served stays" if self.current is not None else "waiting")
+        self._told[name] = trouble
+        if not reader.serving:
+            return False
+        if reader is not self.current:
+            self._take_over(reader)
+        return True
+
+    def _reader(self, name: str) -> Following:
+        if name not in self._readers:
+            scratch = self.scratch / name
+            scratch.mkdir(exist_ok=True)
+            store = self.places.store(name)
+            self._readers[name] = Following(
+                name=name, store=store, source=self.source(store), replicas=self.replicas, wanted=(Wanted(role="main"),),
+                scratch=scratch, gate=self.gate,
+            )
+        return self._readers[name]
+
+    def _take_over(self, reader: Following) -> None:
+        """It is served from now on. The files of the one before stay, as its requests may be under way; older ones go."""
+        before, self.current = self.current, reader
+        _LOG.info("%s is served%s", reader.name, f", in place of {before.name}" if before is not None else "")
+        kept = {reader.name} | ({before.name} if before is not None else set())
+        for name in [name for name in self._readers if name != reader.name and not self._after(name, reader.name)]:
+            del self._readers[name]
+        for name in experiments_of(self.name, [folder.name for folder in self.scratch.iterdir()]):
+            if name not in kept and name not in self._readers:
+                shutil.rmtree(self.scratch / name, ignore_errors=True)
+
+    # ---- for as long as it is served -----------------------------------------------------------------------------------
+
+    def once(self, stop: threading.Event) -> None:
+        """Serves what the state says now. Raises UserError where nothing can be served."""
+        self.look(stop)
+        if self.current is None and not stop.is_set():
+            fit = f"a checkpoint that meets {self.gate.text}" if self.gate is not None else "ended with a checkpoint"
+            raise UserError(f"nothing to serve: no experiment of {self.name!r} has {fit}; --follow waits for one")
+
+    def follow(self, stop: threading.Event, *, remote: bool) -> None:
+        """Serves what the state says, until `stop` is set; what is in the way of that is logged, once, and tried again."""
+        while not stop.is_set():
+            pause, trouble = one.LOOK_SECONDS[remote], ""
+            try:
+                self.look(stop)
+            except (RegrowError, UserError, OSError) as error:
+                pause, trouble = one.TROUBLE_SECONDS, str(error)
+            if trouble and self._told.get("") != trouble:
+                _LOG.warning("%s: %s; %s", self.name, trouble, "what is served stays" if self.current is not None else "waiting")
+            self._told[""] = trouble
+            stop.wait(pause)
+
+
+def _ended(history: History) -> bool:
+    """Whether the experiment is over: one that failed or was interrupted is not, as it may be resumed."""
+    return history.closed is not None and history.closed.status in ("finished", "stopped")

@@ -1,0 +1,187 @@
+"""A Tuner in our words: the trainable to pickle and the keys of a specification. Nothing is started here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regrow.search.errors import SpecError
+from regrow.search.space import Space
+from regrow.tune.holes import fill
+from regrow.tune.hyperopt_space import is_hyperopts
+from regrow.tune.hyperopt_space import translate as hyperopts
+from regrow.tune.population import changeable, first_points, with_mutations
+from regrow.tune.resources import resources
+from regrow.tune.schedules import ITERATION, Scheduling, scheduling
+from regrow.tune.searchers import Searching, searching
+from regrow.tune.space import Translated, translate
+from regrow.tune.stopping import Stopping, stopping
+from regrow.tune.trainables import Trainable
+
+ENDLESS = 100_000
+"""Samples, where `num_samples=-1` asks for as many as the time allows."""
+_INERT = ("trial_name_creator", "trial_dirname_creator")
+DEFAULT_SCORE = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a script gives to a Tuner, or to `tune.run`."""
+
+    trainable: Any
+    param_space: Mapping[str, Any]
+    tune: Any
+    run: Any
+    name: str | None = None
+    """Another name than the script's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """`options`: the keys of the specification. `metric` and `mode` as the script said them, None for not. `said`: what does
+    not go over exactly, a line each.
+    """
+
+    trainable: Trainable
+    options: dict[str, Any]
+    metric: Any
+    mode: Any
+    stopping: Stopping
+    said: list[str] = field(default_factory=list)
+
+
+def translated(asked: Asked, default_name: str) -> Translation:
+    """Raises SpecError for what has no counterpart."""
+    said: list[str] = []
+    config, run = asked.tune, asked.run
+    search, schedule = searching(config.search_alg, said.append), scheduling(config.scheduler, said.append)
+    metric, mode = _metric(config, search, schedule)
+    stop = stopping(run.stop)
+    space, search, trials = _space(asked, search, schedule, said)
+    name = _name(asked.name or run.name or default_name)
+    options: dict[str, Any] = {
+        "name": name, "space": space.space, "trials": trials, "search": search.search, "seed": search.seed,
+        "concurrency": config.max_concurrent_trials or search.concurrency, "score": DEFAULT_SCORE,
+        "resources": resources(asked.trainable, _example(space)), **_objective(metric, mode, said),
+        **_ending(config, schedule, stop), **_schedule(schedule, space), **_keeping(run), **_points(space, search),
+    }
+    if search.repeats > 1:
+        options |= {"repeats": search.repeats, "trials": trials * search.repeats}
+    failures = run.failure_config.max_failures if run.failure_config else 0
+    if failures:
+        options["retries"] = {"error": "unlimited" if failures < 0 else failures}
+    if run.storage_path and run.storage_path != type(run)().storage_path:  # Tune's own default is a folder in the user's home
+        place = str(run.storage_path)
+        options["state"] = place if "://" in place else str(Path(place).expanduser())
+    said += [f"TuneConfig: {key} is not used: trials have numbers" for key in _INERT if getattr(config, key, None)]
+    trainable = Trainable(
+        theirs=asked.trainable, template=space.template, experiment=name, stop=stop.trial, explored=schedule.explored,
+    )
+    chosen = {key: value for key, value in options.items() if value is not None}
+    return Translation(trainable=trainable, options=chosen, metric=metric, mode=mode, stopping=stop, said=said)
+
+
+def _metric(config: Any, search: Searching, schedule: Scheduling) -> tuple[Any, Any]:
+    metric = config.metric or search.metric or schedule.metric
+    mode = config.mode or search.mode or schedule.mode
+    return metric, mode
+
+
+def _objective(metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
+    if metric is None:
+        said.append(f"no metric is named: trials are ranked by {ITERATION} until get_best_result names one")
+        return {"metric": ITERATION, "mode": "max"}
+    if isinstance(metric, str):
+        return {"metric": metric, "mode": mode or "max"}
+    return {"metric": [{"name": name, "mode": how} for name, how in zip(metric, mode, strict=True)], "mode": None}
+
+
+def _space(
+    asked: Asked, search: Searching, schedule: Scheduling, said: list[str]
+) -> tuple[Translated, Searching, int]:
+    """The space with what a population changes, and how many configurations there are: samples times the cells of grids."""
+    given = dict(asked.param_space) or dict(search.space or {})
+    if is_hyperopts(given):
+        space = Translated(space=hyperopts(given)[0], template=hyperopts(given)[1], cells=1)
+    else:
+        space = translate(given, said.append)
+    samples = asked.tune.num_samples
+    if samples < 0 and asked.tune.time_budget_s is None:
+        raise SpecError("num_samples", samples, "never ends", "give time_budget_s as well, or a number")
+    trials = (ENDLESS if samples < 0 else samples) * space.cells
+    if schedule.mutations:
+        space, first = with_mutations(space, schedule.mutations, search.seed, said.append)
+        points = first_points(space.space, first, trials, search.seed)
+        search = Searching(search=search.search, concurrency=search.concurrency, repeats=search.repeats, seed=search.seed,
+                           points=tuple({"flat": point} for point in points))
+    return space, search, trials
+
+
+def _points(space: Translated, search: Searching) -> dict[str, Any]:
+    """Configurations to try first. Tune's may leave parameters out, which are drawn."""
+    if not search.points:
+        return {}
+    whole = Space.parse(space.space)
+    if "flat" in search.points[0]:
+        flat = [point["flat"] for point in search.points]
+    else:
+        from regrow.search.samplers.random_search import drawn
+
+        names = {parameter.name for parameter in whole.flat}
+        flat = []
+        for number, point in enumerate(search.points):
+            given = {key.replace("/", "."): value for key, value in point.items()}
+            known = {key: value for key, value in given.items() if key in names}
+            flat.append(drawn(whole, number, search.seed + number, known))
+    return {"points": [{"config": whole.nest(point)} for point in flat]}
+
+
+def _ending(config: Any, schedule: Scheduling, stop: Stopping) -> dict[str, Any]:
+    """When trials and the experiment end. Where a metric counts the time, steps are the business of the trial's own stop."""
+    steps = None if schedule.clock else stop.steps
+    most = steps if schedule.most is None else schedule.most  # of which rungs are made; a trial's own stop may come before
+    budget = config.time_budget_s
+    seconds = budget.total_seconds() if isinstance(budget, dt.timedelta) else budget
+    seconds = min((float(s) for s in (seconds, stop.seconds) if s is not None), default=None)
+    return {
+        "max_steps": most, "stop": None if seconds is None else {"hours": seconds / 3600},
+        "step_metric": schedule.clock,
+    }
+
+
+def _schedule(schedule: Scheduling, space: Translated) -> dict[str, Any]:
+    found = schedule.schedule
+    if schedule.mutations and isinstance(found, dict):
+        (name, options), = found.items()
+        return {"schedule": {name: {**options, "mutate": changeable(space.space, schedule.mutations)}}}
+    return {"schedule": found}
+
+
+def _keeping(run: Any) -> dict[str, Any]:
+    given = run.checkpoint_config
+    if given is None:
+        return {}
+    keep: dict[str, Any] = {}
+    if given.checkpoint_frequency:
+        keep["every_steps"] = int(given.checkpoint_frequency)
+    if given.num_to_keep:
+        best = given.checkpoint_score_attribute is not None
+        keep |= {"keep_last": 1, "keep_best": given.num_to_keep} if best else {"keep_last": given.num_to_keep}
+    return {"checkpoint": keep} if keep else {}
+
+
+def _example(space: Translated) -> dict[str, Any]:
+    """One configuration, for who wants to see one before there is any."""
+    whole = Space.parse(space.space)
+    flat = {p.name: p.domain.quantile(0.5) for p in whole.flat}
+    return fill(space.template, whole.nest(flat), 0)
+
+
+def _name(wanted: str) -> str:
+    """As our names may be: letters, digits, '-', '_' and '.'."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:63] or "tune"
+

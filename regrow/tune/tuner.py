@@ -1,0 +1,232 @@
+"""`Tuner` and `run` in the place of Ray Tune's: the same arguments, an experiment of ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regrow.experiment import Experiment
+from regrow.result import Result
+from regrow.result import open as open_experiment
+from regrow.tasks.errors import UserError
+from regrow.tune.analysis import ExperimentAnalysis
+from regrow.tune.feed import feeding
+from regrow.tune.private import RESOURCES, asked_for, check_version
+from regrow.tune.results import ResultGrid
+from regrow.tune.translation import Asked, Translation, translated
+
+INTERRUPTED = 3
+"""The exit code of a script whose experiment was interrupted or stopped: what it had to say of its result would be wrong."""
+
+
+def say(line: str) -> None:
+    """Tells the user a line beside what the script prints."""
+    sys.stdout.write(f"regrow tune: {line}\n")
+    sys.stdout.flush()
+
+
+class Session:
+    """How the experiments of one script are run. `name`, `state`: in place of what the script says, None for that.
+
+    `apart` makes a context in which regrow itself runs, where the script's names are those of Ray again.
+    """
+
+    def __init__(
+        self, *, name: str | None = None, state: str | None = None, quiet: bool = False,
+        apart: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._name, self._state, self._quiet, self.apart = name, state, quiet, apart
+        self._taken: dict[str, int] = {}
+
+    def run(self, asked: Asked) -> tuple[ResultGrid, Translation]:
+        """Runs an experiment, or goes on with it. Raises SpecError and UserError before anything is started, and SystemExit
+        where it was interrupted.
+        """
+        check_version()
+        if self._name is not None:
+            asked = replace(asked, name=self._name)
+        found = translated(asked, _default_name(asked.trainable))
+        found = self._numbered(found)
+        options = {**found.options, **({"state": self._state} if self._state else {})}
+        for line in found.said:
+            say(line)
+        with self.apart():
+            experiment = _experiment(found, options)
+            with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
+                result = experiment.run(quiet=self._quiet)
+        over = result.stopped_by == "planner" or feed.stopped
+        if result.status == "interrupted" or (result.status == "stopped" and not over):
+            say("the script ends here; the same command goes on")
+            sys.exit(INTERRUPTED)
+        return ResultGrid(result, found), found
+
+    def _numbered(self, found: Translation) -> Translation:
+        """The second experiment of a name in one script has a number: each has its own log."""
+        name = found.options["name"]
+        self._taken[name] = count = self._taken.get(name, 0) + 1
+        if count > 1:
+            found.options["name"] = f"{name}-{count}"
+            object.__setattr__(found.trainable, "experiment", found.options["name"])
+        return found
+
+
+SESSION = Session()
+"""That of scripts which import `regrow.tune`; `regrow tune` has one of its own."""
+
+
+def _experiment(found: Translation, options: dict[str, Any]) -> Experiment:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = str(Path(script).resolve().parent) if script else str(Path.cwd())
+    return Experiment(found.trainable, **{"working_dir": folder, **options})
+
+
+def _default_name(trainable: Any) -> str:
+    """The script's name and the trainable's: Tune adds the time, which would make another experiment of each run."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = trainable if isinstance(trainable, str) else getattr(trainable, "__name__", "trainable")
+    return f"{Path(script).stem}-{own}" if script else own
+
+
+class Tuner:
+    """Ray Tune's Tuner, durable: `fit` goes on with an experiment of this name if its state root has it."""
+
+    session = SESSION
+
+    def __init__(
+        self, trainable: Any = None, *, param_space: Any = None, tune_config: Any = None, run_config: Any = None, **_: Any
+    ) -> None:
+        from ray import tune
+
+        self._asked = Asked(
+            trainable=found_trainable(trainable), param_space=param_space or {}, tune=tune_config or tune.TuneConfig(),
+            run=run_config or tune.RunConfig(),
+        )
+        self._restored: Result | None = None
+        self._results: ResultGrid | None = None
+
+    def fit(self) -> ResultGrid:
+        """Runs the experiment to its end, or what is left of it; returns its results."""
+        self._results, _ = self.session.run(self._asked)
+        return self._results
+
+    def get_results(self) -> ResultGrid:
+        """The results of `fit`; of a restored Tuner, those that are there. Raises RuntimeError before."""
+        if self._results is None and self._restored is not None:
+            self._results = ResultGrid(self._restored)
+        if self._results is None:
+            raise RuntimeError("there are no results yet: call fit() first")
+        return self._results
+
+    @classmethod
+    def restore(
+        cls, path: str, trainable: Any, *, resume_errored: bool = False, restart_errored: bool = False, **_: Any,
+    ) -> Tuner:
+        """A Tuner whose `fit` goes on with the experiment at `path` (state root, slash, name), with what its log says of it.
+
+        Raises UserError where there is none.
+        """
+        root, name = _split(path)
+        with cls.session.apart():
+            result = open_experiment(name, root)
+        tuner: Tuner = _Restored(result, trainable, retry=resume_errored or restart_errored)
+        tuner.session = cls.session
+        return tuner
+
+    @staticmethod
+    def can_restore(path: str, *_: Any, **__: Any) -> bool:
+        """Whether there is an experiment at `path`."""
+        root, name = _split(path)
+        try:
+            open_experiment(name, root)
+        except UserError:
+            return False
+        return True
+
+
+class _Restored(Tuner):
+    """A Tuner of an experiment that is there: its log has the specification, and its state root the trainable."""
+
+    def __init__(self, result: Result, trainable: Any, *, retry: bool) -> None:
+        super().__init__(trainable)
+        self._restored, self._retry = result, retry
+
+    def fit(self) -> ResultGrid:
+        from regrow.tune.resuming import resume
+
+        assert self._restored is not None
+        with self.session.apart():
+            result = resume(self._restored, retry=self._retry)
+        self._results = ResultGrid(result)
+        return self._results
+
+
+def _split(path: str) -> tuple[str, str]:
+    root, _, name = str(path).rstrip("/").rpartition("/")
+    return root or ".", name
+
+
+def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> ExperimentAnalysis:
+    """`tune.run`. Raises TuneError where trials failed, unless `raise_on_failed_trial` is false."""
+    from ray import tune
+
+    settings = {key: given[key] for key in tune.TuneConfig.__dataclass_fields__ if key in given and not key.startswith("_")}
+    checkpoints = given.get("checkpoint_config")
+    failure = tune.FailureConfig(max_failures=given.get("max_failures", 0))
+    places = {key: given[key] for key in ("stop", "storage_path", "callbacks", "verbose", "progress_reporter") if key in given}
+    asked = Asked(
+        trainable=found_trainable(_with_resources(run_or_experiment, given.get("resources_per_trial"))),
+        param_space=given.get("config") or {}, tune=tune.TuneConfig(**settings),
+        run=tune.RunConfig(name=name, failure_config=failure, checkpoint_config=checkpoints, **places),
+    )
+    grid, found = Tuner.session.run(asked)
+    if grid.num_errors and given.get("raise_on_failed_trial", True):
+        raise tune.TuneError("Trials did not complete", [result.path for result in grid if result.error])
+    return ExperimentAnalysis(grid, found.metric, found.mode)
+
+
+def _with_resources(trainable: Any, resources: Any) -> Any:
+    from ray import tune
+
+    return trainable if resources is None else tune.with_resources(trainable, resources)
+
+
+REGISTERED: dict[str, Any] = {}
+"""What `register_trainable` was given, by name."""
+
+
+def register_trainable(name: str, trainable: Any, *_: Any, **__: Any) -> None:
+    """`tune.register_trainable`."""
+    REGISTERED[name] = trainable
+
+
+def found_trainable(trainable: Any) -> Any:
+    """A trainable by the name it was registered with, anything else as it is. Raises UserError for what cannot run here."""
+    if isinstance(trainable, str):
+        if trainable not in REGISTERED:
+            hint = "an algorithm of RLlib's is written as rllib: in a file of ours"
+            raise UserError(f"the trainable {trainable!r} is not registered by tune.register_trainable; {hint}")
+        return REGISTERED[trainable]
+    if trainable is not None and not callable(trainable):
+        raise UserError(f"a {type(trainable).__name__} is no function and no class Trainable; give the training function itself")
+    return trainable
+
+
+def with_parameters(trainable: Any, **given: Any) -> Any:
+    """`tune.with_parameters`: they are pickled with the trainable into the experiment's state, so that they last as long."""
+    import functools
+
+    if not isinstance(trainable, type):
+        bound = functools.wraps(trainable, updated=())(functools.partial(trainable, **given))
+        setattr(bound, RESOURCES, asked_for(trainable))
+        return bound
+
+    base: Any = trainable
+
+    def setup(self: Any, config: dict[str, Any]) -> None:
+        base.setup(self, config, **given)
+
+    return type(trainable.__name__, (trainable,), {"setup": setup})

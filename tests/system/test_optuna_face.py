@@ -1,0 +1,106 @@
+"""A script of Optuna's whose import alone is another one: it is killed and run again; nothing is suggested anew, nothing counts twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.log.reading import stream_events
+from regrow.infra.state.places import Places
+from regrow.search.events import Suggested
+from tests.system.conftest import Desk
+
+SCRIPT = """
+import sys, time
+
+import regrow.optuna as optuna
+
+OFFSET = 2.0
+
+
+def objective(trial):
+    x = trial.suggest_float("x", -10, 10)
+    widths = [trial.suggest_int(f"w{i}", 8, 64, log=True) for i in range(trial.suggest_int("depth", 1, 3))]
+    time.sleep(0.05)
+    if trial.suggest_categorical("optimizer", ["sgd", None]) == "sgd":
+        trial.suggest_float("momentum", 0, 1, step=0.1)
+    trial.set_user_attr("widths", widths)
+    for step in range(0, 30, 10):
+        trial.report((x - OFFSET) ** 2 + 1 / (step + 1), step)
+        if trial.should_prune():
+            raise optuna.TrialPruned()
+    if x > 9:
+        raise ArithmeticError("too far")
+    return (x - OFFSET) ** 2 + sum(widths) / 100
+
+
+study = optuna.create_study(
+    study_name=sys.argv[1], load_if_exists=True, sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=5),
+    pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=10, interval_steps=10),
+)
+study.enqueue_trial({"x": 5.0})
+seen = []
+study.optimize(lambda trial: objective(trial), n_trials=int(sys.argv[2]), catch=ArithmeticError, callbacks=[lambda s, t: seen.append(t.number)])
+states = {name: sum(t.state.name == name for t in study.trials) for name in ("COMPLETE", "PRUNED", "FAIL")}
+assert sum(states.values()) == len(study.trials) == int(sys.argv[2]), states
+assert study.best_trial.state.name == "COMPLETE" and study.trials[0].params["x"] == 5.0
+assert "params_x" in study.trials_dataframe() and len(seen) <= len(study.trials)
+optuna.visualization.plot_optimization_history(study)
+print("pruned", states["PRUNED"], "values", [t.value for t in study.trials])
+"""
+
+
+def begin(desk: Desk, name: str, trials: int) -> subprocess.Popen[str]:
+    """Starts the script."""
+    (desk.folder / "script.py").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, "script.py", name, str(trials)], cwd=desk.folder, env=desk.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0,
+    )
+    desk.started.append(process)
+    return process
+
+
+def suggested(folder: Path, name: str) -> list[tuple[int, str, object]]:
+    """What the log has, in its order."""
+    if not (folder / ".regrow" / name / "log").exists():
+        return []
+    events = stream_events(Places(root=str(folder / ".regrow")).store(name))
+    return [(e.trial, e.name, e.value) for e in events if isinstance(e, Suggested)]
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What the script printed last."""
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    return out.strip().splitlines()[-1]
+
+
+def killed(desk: Desk, name: str, trials: int, kills: int) -> None:
+    """Runs the script, and kills it by SIGKILL so often, each time after some more suggestions."""
+    chance = random.Random(name)
+    for _ in range(kills):
+        process, before = begin(desk, name, trials), len(suggested(desk.folder, name))
+        more = chance.randint(2, 3 + 3 * trials // (kills + 1))
+        while process.poll() is None and len(suggested(desk.folder, name)) < before + more:
+            time.sleep(0.05)
+        assert process.poll() is None, "it was over before it was to be killed"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.nightly)])
+def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_total(desk: Desk, kills: int) -> None:
+    trials = 10 if kills == 1 else 30
+    twin = ended(begin(desk, "twin", trials))
+    killed(desk, "killed", trials, kills)
+    assert ended(begin(desk, "killed", trials)) == twin
+    assert suggested(desk.folder, "killed") == suggested(desk.folder, "twin")
+    assert "all as recorded" in desk.run("verify", "killed").stdout

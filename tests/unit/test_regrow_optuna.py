@@ -1,0 +1,214 @@
+"""`import regrow.optuna as optuna`: pruners and samplers in our words, and what define-by-run trials are suggested."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+import pytest
+from optuna import pruners, samplers
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from regrow.infra.exports.optuna_study import study
+from regrow.optuna.running import taken, written
+from regrow.optuna.scheduling import MOST, schedule
+from regrow.optuna.searching import search
+from regrow.search.errors import SpecError
+from regrow.search.events import Asked, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, Suggested
+from regrow.search.planning.planner import Planner
+from regrow.search.planning.verify import verify
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("pruner", "form", "first", "most"),
+    [
+        (pruners.NopPruner(), "fifo", 0, None),
+        (
+            pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=10, interval_steps=5),
+            {"median": {"grace_period": 11, "interval": 5, "min_samples_required": 3}}, 0, None,
+        ),
+        (
+            pruners.PercentilePruner(25.0, n_startup_trials=0, n_min_trials=2),
+            {"percentile": {"percentile": 25.0, "grace_period": 1, "interval": 1, "min_samples_required": 2}}, 0, None,
+        ),
+        (
+            pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=3, min_early_stopping_rate=1),
+            {"asha": {"grace_period": 6, "reduction_factor": 3}}, 1, MOST,
+        ),
+        (pruners.SuccessiveHalvingPruner(), {"asha": {"grace_period": 1, "reduction_factor": 4}}, 1, MOST),
+        (
+            pruners.HyperbandPruner(min_resource=1, max_resource=81),
+            {"async_hyperband": {"grace_period": 1, "reduction_factor": 3}}, 1, 81,
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_pruner_is_the_schedule_that_does_the_same(pruner: Any, form: object, first: int, most: int | None) -> None:
+    made = schedule(pruner)
+    assert (made.form, made.first, made.max_steps) == (form, first, most)
+
+
+@pytest.mark.parametrize(
+    "pruner",
+    [pruners.HyperbandPruner(), pruners.ThresholdPruner(lower=0.0), pruners.SuccessiveHalvingPruner(min_resource=1, bootstrap_count=2)],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_pruner_that_is_not_there_is_said_in_a_line(pruner: Any) -> None:
+    with pytest.raises(UserError) as error:
+        schedule(pruner)
+    assert type(pruner).__name__ in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_sampler_is_its_class_its_options_and_its_seed() -> None:
+    found = search(samplers.TPESampler(seed=42, n_startup_trials=5, multivariate=True), "name")
+    assert found.form == {"define_by_run": {"sampler": "TPESampler", "options": {"n_startup_trials": 5, "multivariate": True}}}
+    assert found.seed == 42
+    assert search(samplers.RandomSampler(), "a").seed == search(samplers.RandomSampler(), "a").seed, "it follows from the name"
+    assert search(samplers.RandomSampler(), "a").seed != search(samplers.RandomSampler(), "b").seed
+    assert search(samplers.NSGAIISampler(population_size=8), "a").form["define_by_run"]["options"] == {"population_size": 8}
+
+
+def test_a_grid_is_all_its_cells_as_given_values() -> None:
+    cells = search(samplers.GridSampler({"x": [1, 2], "k": ["a", "b"]}), "name").cells
+    assert cells == ({"k": "a", "x": 1}, {"k": "a", "x": 2}, {"k": "b", "x": 1}, {"k": "b", "x": 2})
+
+
+@pytest.mark.parametrize("sampler", [samplers.BruteForceSampler, samplers.CmaEsSampler])
+@pytest.mark.filterwarnings("ignore")
+def test_a_sampler_that_is_not_there_is_said_in_a_line(sampler: Any) -> None:
+    with pytest.raises(UserError) as error:
+        search(sampler(), "name")
+    assert sampler.__name__ in str(error.value)
+
+
+def test_a_value_of_the_log_is_the_choice_that_it_stands_for() -> None:
+    odd = CategoricalDistribution((1, True, None, "1"))
+    assert [taken("c", odd, value) for value in (True, 1, None, "1")] == [True, 1, None, "1"]
+    with pytest.raises(ValueError, match="none of"):
+        taken("c", odd, 2)
+
+
+X, N = FloatDistribution(-10.0, 10.0), IntDistribution(1, 4)
+KIND = CategoricalDistribution(("quad", "line"))
+Ask = Callable[[str, Any], Any]
+
+
+def conditional(ask: Ask) -> float:
+    """Some trials have n, others y."""
+    x = float(ask("x", X))
+    if ask("kind", KIND) == "quad":
+        return (x - 2.0) ** 2 + 0.1 * int(ask("n", N))
+    return abs(x - 2.0) + float(ask("y", FloatDistribution(1e-3, 1.0, log=True))) + 1.0
+
+
+def sequence(objective: Callable[[Ask], float], trials: int, **changes: Any) -> list[Any]:
+    """The log of a study, one trial after the other."""
+    base: dict[str, Any] = {
+        "name": "asked", "trainable": "a.py:b", "metric": "value", "mode": "min", "space": {}, "schedule": "fifo", "score": "final",
+        "search": {"define_by_run": {"options": {"n_startup_trials": 5}}}, "trials": trials, "seed": 1,
+    }
+    spec = Spec.parse({**base, **changes})
+    planner, log, t = Planner(), list[Any](), 0.0
+
+    def tell(event: Any) -> None:
+        planner.apply(event)
+        log.append(event)
+        while (decision := planner.next(t)) is not None:
+            planner.apply(decision)
+            log.append(decision)
+
+    for event in (
+        Created(t=t, id="i", spec=spec.to_json()), Opened(t=t, by="driver", driver="d", slots=1, trials=trials),
+    ):
+        planner.apply(event)
+        log.append(event)
+    while (decision := planner.next(t)) is not None:
+        planner.apply(decision)
+        log.append(decision)
+    while planner.history.closed is None:
+        number = min(planner.history.running)
+        lease: dict[str, Any] = {"t": t, "trial": number, "attempt": 1}
+        tell(Began(**lease, node="n"))
+
+        def ask(name: str, distribution: Any, lease: dict[str, Any] = lease) -> Any:
+            tell(Asked(**lease, name=name, distribution=written(distribution)))
+            return planner.history.trials[lease["trial"]].config[name]
+
+        value = objective(ask)
+        tell(Reported(**lease, rows=[Row(1, t, {"value": value})]))
+        t += 1.0
+        tell(Ended(**{**lease, "t": t}, outcome="done", step=1))
+    return log
+
+
+def test_what_is_suggested_follows_from_the_log_and_is_verified() -> None:
+    log = sequence(conditional, 20)
+    checked = verify(log)
+    assert checked.difference is None
+    assert checked.kinds["suggested"] == checked.kinds["asked"] == 60
+    assert sequence(conditional, 20) == log
+    at = max(i for i, event in enumerate(log) if isinstance(event, Suggested))
+    forged = [*log]
+    value = log[at].value
+    forged[at] = Suggested(
+        t=log[at].t, trial=log[at].trial, name=log[at].name, distribution=log[at].distribution,
+        value=value * 0.5 if isinstance(value, float) else 3 if value != 3 else 4,
+    )
+    found = verify(forged).difference
+    assert found is not None
+    assert found.position == at + 1
+
+
+def test_tpe_is_better_than_chance_on_a_space_that_trials_tell() -> None:
+    def best(name: str, seed: int) -> float:
+        form = {"define_by_run": {"sampler": name}}
+        told = [e.rows[0].metrics for e in sequence(conditional, 60, search=form, seed=seed) if isinstance(e, Reported)]
+        return min(float(metrics["value"] or 0.0) for metrics in told)
+
+    seeds = range(5)
+    assert sum(best("TPESampler", seed) for seed in seeds) < sum(best("RandomSampler", seed) for seed in seeds)
+
+
+def test_enqueued_values_are_given_and_the_others_suggested() -> None:
+    log = sequence(conditional, 3, enqueue=[{"x": 5.0, "kind": "quad"}, {"kind": "line"}])
+    given = {(e.trial, e.name): e.value for e in log if isinstance(e, Suggested)}
+    assert (given[0, "x"], given[0, "kind"], given[1, "kind"]) == (5.0, "quad", "line")
+    assert 1 <= given[0, "n"] <= 4
+    assert [e.state.get("queued") for e in log if isinstance(e, Proposed)] == [0, 1, None]
+
+
+def test_optuna_sees_each_trial_with_the_parameters_that_it_asked_for() -> None:
+    planner = Planner()
+    for event in sequence(conditional, 12):
+        planner.apply(event)
+    told = study(planner.history)
+    for trial, ours in zip(told.trials, planner.history.trials, strict=True):
+        assert trial.state is optuna.trial.TrialState.COMPLETE
+        assert trial.params == ours.config
+        assert set(trial.params) in ({"x", "kind", "n"}, {"x", "kind", "y"})
+        assert {name: json.loads(optuna.distributions.distribution_to_json(one)) for name, one in trial.distributions.items()} == ours.suggested
+    assert optuna.importance.get_param_importances(told).keys() >= {"x"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"points": [{"x": 1}]}, "points"), ({"repeats": 2, "trials": 4}, "repeats"), ({"space": {"x": {"uniform": [0, 1]}}}, "space"),
+        ({"search": "random", "enqueue": [{"x": 1}], "space": {"x": {"uniform": [0, 1]}}}, "enqueue"),
+        ({"resources": {"workers": 2}}, "resources.workers"),
+    ],
+)
+def test_what_does_not_go_with_it_is_said_in_a_line(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as error:
+        sequence(conditional, **{"trials": 4, **changes})
+    assert said in str(error.value)
+
+
+def test_nothing_is_started_twice_by_a_question() -> None:
+    log = sequence(conditional, 4)
+    assert sum(isinstance(event, Started) for event in log) == 4
