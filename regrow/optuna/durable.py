@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial
+from optuna.logging import get_logger
+from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.exports.optuna_study import Frozen
 from regrow.infra.state.places import Places
@@ -69,6 +70,12 @@ class Study(TheirStudy):
         if wanted == 0:
             return
         self._wanted = min(self._wanted + wanted, ENDLESS)
+        if (there := len(self.trials)) >= self._wanted:
+            failed = sum(trial.state is TrialState.FAIL for trial in self.trials)
+            get_logger("optuna.study").warning(
+                f"{self.study_name} has {there} of the {self._wanted} trials that were asked for ({failed} failed): none is run. "
+                f"For more: a larger n_trials; anew: another study_name, or `regrow rm {self.study_name}`"
+            )
         caught = (catch,) if isinstance(catch, type) else tuple(catch)
         most = self._schedule.max_steps
         objective = Objective(

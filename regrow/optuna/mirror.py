@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.exports.optuna_study import Frozen
 from regrow.search.samplers.optuna_private import OneStudy
@@ -24,11 +23,3 @@ class Mirror(OneStudy):
         """All trials as they are now."""
         for trial in trials.all():
             self.put(trial)
-
-    def get_best_trial(self, study_id: int) -> FrozenTrial:
-        """Of equal ones the first by number."""
-        done = [trial for trial in self.all_trials if trial.state is TrialState.COMPLETE]
-        if not done:
-            raise ValueError("No trials are completed yet.")
-        sign = 1.0 if self.get_study_directions(0)[0] is StudyDirection.MINIMIZE else -1.0
-        return min(done, key=lambda trial: sign * trial.values[0])

@@ -15,12 +15,10 @@ from collections.abc import Callable
 from msgspec import structs
 
 from regrow.serving import messages
-from regrow.serving.messages import Ask, Chosen, Loaded, Ready, Refused, Sample, Setup, Word, Wrong
+from regrow.serving.messages import METRICS_FOLDER, Ask, Chosen, Loaded, Ready, Refused, Sample, Setup, Word, Wrong
 
 SAMPLE_SECONDS = 1.0
 """For a replica to say which input came last."""
-_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""See metrics.py, which the supervisor does not import."""
 
 
 class Child:
@@ -33,7 +31,8 @@ class Child:
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _module(setup), str(theirs.fileno())], stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *setup.sockets), start_new_session=True, env={**os.environ, _FOLDER: setup.metrics},
+                pass_fds=(theirs.fileno(), *setup.sockets), start_new_session=True,
+                env={**os.environ, METRICS_FOLDER: setup.metrics},
             )
         self.say(setup)
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -23,13 +24,12 @@ from regrow.infra.machine.addresses import beyond
 from regrow.infra.ray import cluster
 from regrow.serving.access import digest
 from regrow.serving.line import Line
-from regrow.serving.messages import Chosen, Loaded, OnRay, Order, Ready, Refused, Role, Sample, Setup, Switch, Wrong
+from regrow.serving.messages import TOKEN, Chosen, Loaded, OnRay, Order, Ready, Refused, Role, Sample, Setup, Switch, Wrong
 from regrow.serving.said import log_to_terminal
 from regrow.serving.served import Served
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.traces import in_a_line
 
-TOKEN = "REGROW_SERVE_TOKEN"  # noqa: S105 - the variable's name
 LOST = 75
 """Exit code where the cluster is gone, or cannot be had yet."""
 LOOK_SECONDS = 1.0
@@ -69,7 +69,8 @@ class Deployment:
         except Exception as error:  # noqa: BLE001 - Ray's, of many kinds
             self._chosen = before
             if before:
-                self._deploy()
+                with suppress(Exception):  # what is refused is said all the same, else it would be deployed again and again
+                    self._deploy()
             return Refused(manifest=chosen.manifest, why=f"Ray Serve did not get it to run: {in_a_line(error)}")
         return None
 

@@ -90,7 +90,12 @@ def _needed(made: Path, code: Path) -> Needs:
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "needs.json"
         typed = [sys.executable, "-P", "-m", "regrow.serving.needs", str(made), str(code), str(told)]
-        done = subprocess.run(typed, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
+        try:
+            done = subprocess.run(
+                typed, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TRY_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"--model: the class did not load the checkpoint within {TRY_SECONDS:g} s") from None
         if done.returncode == 0 and told.exists():
             return msgspec.json.decode(told.read_bytes(), type=Needs)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -10,6 +10,10 @@ from typing import Any, Literal
 import msgspec
 
 Role = Literal["main", "canary"]
+TOKEN = "REGROW_SERVE_TOKEN"  # noqa: S105 - the variable's name
+"""In which variable whoever starts a server gives the token; each process takes it out before the user's code is imported."""
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""In which variable the library that counts looks for a folder that all processes share."""
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):

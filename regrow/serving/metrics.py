@@ -12,7 +12,8 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+from regrow.serving.messages import METRICS_FOLDER
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -68,7 +69,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it, in Prometheus' text format."""
-        if folder := os.environ.get(FOLDER):
+        if folder := os.environ.get(METRICS_FOLDER):
             gathered = CollectorRegistry()
             MultiProcessCollector(gathered, path=folder)  # type: ignore[no-untyped-call]  # the library has no types there
             return generate_latest(gathered)

@@ -40,6 +40,8 @@ class Answering:
         beside = None if code is None else Path(self._setup.metrics).parent
         self._folders = Path(tempfile.mkdtemp(prefix="regrow-serve-", dir=beside))
         self._count = 0
+        self._kept: dict[str, list[Path]] = {}
+        """By role: the folders of what answers, and of what answered before, whose requests may be under way."""
         self._answering: dict[str, tuple[str, str]] = {}
         """By role: the experiment and the manifest of what answers; experiments' manifests have the same names."""
 
@@ -65,7 +67,10 @@ class Answering:
         if restored.manifest is None:
             raise RegrowError(f"{chosen.manifest} cannot be restored: {'; '.join(why for _, why in restored.skipped)}")
         computing = Computing(self._kind, folder, chosen.config, example_of(self._kind, self._answers.sample))
-        shutil.rmtree(self._folders / f"{self._count - 4}", ignore_errors=True)  # a main and a canary, and those before them
+        kept = self._kept.setdefault(chosen.role, [])
+        kept.append(folder)
+        while len(kept) > 2:
+            shutil.rmtree(kept.pop(0), ignore_errors=True)
         return computing
 
     def __del__(self) -> None:

@@ -22,7 +22,7 @@ import uvicorn
 from regrow.serving.access import digest
 from regrow.serving.app import answers
 from regrow.serving.line import Line
-from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Sample, Setup, Switch
+from regrow.serving.messages import TOKEN, Chosen, Loaded, Ready, Refused, Sample, Setup, Switch
 from regrow.serving.metrics import Metrics
 from regrow.serving.models import Model, Models
 from regrow.serving.said import log_to_terminal
@@ -30,7 +30,6 @@ from regrow.serving.served import Served
 from regrow.serving.users_class import Computing, example_of
 from regrow.tasks.traces import in_a_line, user_trace
 
-TOKEN = "REGROW_SERVE_TOKEN"  # noqa: S105 - the variable's name
 GRACE_SECONDS = 20.0
 """For requests that are under way when it is told to end."""
 BACKLOG = 1024

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from regrow.serving.child import Child, ended, tried
-from regrow.serving.messages import Chosen, Ready, Refused, Role, Setup, Switch, Word, Wrong
+from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Role, Setup, Switch, Word, Wrong
 from regrow.tasks.errors import UserCodeError, UserError
 
 LOAD_SECONDS = 600.0
@@ -174,11 +174,19 @@ class Replicas:
         child.forget()
         child.say(chosen)
         answer = child.await_loaded(chosen.manifest, LOAD_SECONDS)
-        if isinstance(answer, Refused):
-            with self._lock:
-                self._chosen = before
-            return answer
-        return None
+        if late := answer is None:
+            try:
+                child.process.wait(1.0)  # it is heard to be gone a moment before it is
+                return None
+            except subprocess.TimeoutExpired:  # such as where the cluster has no room for a replica
+                answer = Refused(manifest=chosen.manifest, why=f"Ray Serve did not get it to run within {LOAD_SECONDS:g} s")
+        if isinstance(answer, Loaded):
+            return None
+        with self._lock:
+            self._chosen = before
+        if late:
+            child.kill()  # the next one deploys what was there before
+        return answer
 
     def _rehearsed(self, chosen: Chosen) -> Refused | None:
         with self._lock:

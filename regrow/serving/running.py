@@ -15,13 +15,12 @@ from pathlib import Path
 from msgspec import structs
 
 from regrow.infra.machine import addresses
-from regrow.serving.messages import Setup
+from regrow.serving.messages import TOKEN, Setup
 from regrow.serving.mlflow_model import MODEL
 from regrow.serving.replicas import Replicas
 from regrow.serving.said import log_to_terminal
 from regrow.tasks.errors import UserError
 
-TOKEN = "REGROW_SERVE_TOKEN"  # noqa: S105 - the variable's name
 SHORTEST_TOKEN = 16
 LOOPBACK = "127.0.0.1"
 RESTORE_SECONDS = 10.0

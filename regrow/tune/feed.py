@@ -141,8 +141,9 @@ class Feed:
         result = {**row.metrics, "training_iteration": row.step, "config": trial.config, "trial_id": trial.trial_id}
         trial.last_result = result
         self.call("on_trial_result", trial=trial, result=result)
-        asked = [bool(s(trial.trial_id, result)) or bool(s.stop_all()) for s in self._found.stopping.whole]
-        if any(asked) and any(s.stop_all() for s in self._found.stopping.whole) and not self.stopped:
+        for stopper in self._found.stopping.whole:
+            stopper(trial.trial_id, result)  # what it says of the trial is asked in the trial
+        if not self.stopped and any(stopper.stop_all() for stopper in self._found.stopping.whole):
             self.stopped = True
             request_stop(self._store)
 

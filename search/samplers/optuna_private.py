@@ -21,8 +21,8 @@ from optuna.samplers._tpe.sampler import _RELATIVE_PARAMS_KEY as RELATIVE_PARAMS
 from optuna.samplers._tpe.sampler import default_gamma
 from optuna.search_space.group_decomposed import _SearchSpaceGroup
 from optuna.storages import InMemoryStorage
-from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
 __all__ = [
     "RELATIVE_PARAMS_KEY", "Categorical", "Kernels", "OneStudy", "OpenTpe", "ParzenEstimator", "TruncatedLogNormal",
@@ -122,3 +122,11 @@ class OneStudy(InMemoryStorage):
     def note(self, attributes: Mapping[str, Any]) -> None:
         """Has the study's system attributes be these."""
         self._studies[0].system_attrs = dict(attributes)
+
+    def get_best_trial(self, study_id: int) -> FrozenTrial:
+        """Of equal ones the first by number, whichever ended first."""
+        done = [t for t in self.all_trials if t.state is TrialState.COMPLETE]
+        if not done:
+            raise ValueError("No trials are completed yet.")
+        sign = 1.0 if self.get_study_directions(0)[0] is StudyDirection.MINIMIZE else -1.0
+        return min(done, key=lambda t: sign * t.values[0])

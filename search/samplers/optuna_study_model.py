@@ -218,14 +218,6 @@ class _Storage(OneStudy):
         self.put(frozen(self._open, TrialState.RUNNING))
         return self._open
 
-    def get_best_trial(self, study_id: int) -> FrozenTrial:
-        """Of equal ones the first by number, whichever ended first."""
-        done = [t for t in self.all_trials if t.state is TrialState.COMPLETE]
-        if not done:
-            raise ValueError("No trials are completed yet.")
-        sign = 1.0 if self.get_study_directions(0)[0] is StudyDirection.MINIMIZE else -1.0
-        return min(done, key=lambda t: sign * t.values[0])
-
 
 def frozen(place: int, state: TrialState, **known: Any) -> FrozenTrial:
     """A trial of Optuna; its times are nobody's business here."""

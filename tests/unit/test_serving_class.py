@@ -13,7 +13,8 @@ import regrow as rg
 from regrow.cli.serve import serve
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
-from regrow.serving.running import TOKEN, guarded
+from regrow.serving.messages import TOKEN
+from regrow.serving.running import guarded
 from regrow.serving.serve import Asked, Canary, Count
 from regrow.serving.serve import serve as served
 from regrow.serving.users_class import Computing, example_of, found
