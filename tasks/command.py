@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.search.events import Cause
-from regrow.search.spec.command import arguments
+from regrow.search.spec.command import ENV, arguments
 from regrow.tasks import supervisor
 from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.messages import Job
@@ -43,6 +43,7 @@ LOOK_SECONDS = 0.2
 NOTICE_SECONDS = 1.0
 """A SIGTERM for the whole machine may reach the program before the attempt hears of it."""
 STANDIN = Path(__file__).parent / "standin"
+"""A folder with nothing but a module `wandb`; on the import path of such programs only."""
 INTERPRETERS = ("python", "python3")
 """At the front of a command: the interpreter that runs the trial."""
 _READ_BYTES = 1 << 16
@@ -95,6 +96,7 @@ def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
     """What a program learns of its trial: variables, of which the placeholders of a command are some."""
     told = {
         "TRIAL": str(trial.number), "ATTEMPT": str(trial.attempt), "SEED": str(trial.seed), "NAME": job.experiment,
+        "METRIC": job.objective,
         "MAX_STEPS": "" if job.max_steps is None else str(job.max_steps), "STEP": str(trial.step),
         "CHECKPOINT": str(scratch / "checkpoint"), "RESTORED": "" if trial.restored is None else str(trial.restored),
         "SCRATCH": str(scratch), "REPORT": "" if job.report is None else str(scratch / job.report),
@@ -106,13 +108,14 @@ def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
 def filled(job: Job, trial: Trial, variables: dict[str, str]) -> list[str]:
     """The command of this trial, as it is started."""
     ours = {name.removeprefix("REGROW_").lower(): value for name, value in variables.items()}
+    ours |= {f"{ENV}{name}": value for name, value in os.environ.items()}
     command = arguments(job.command, trial.config, ours)
     return [sys.executable, *command[1:]] if command[0] in INTERPRETERS else command
 
 
 def standing_in() -> dict[str, str]:
-    """The import path with our `wandb` on it, for trials of a sweep file of W&B's only."""
-    if os.environ.get("REGROW_WANDB", "real") == "real":
+    """The import path with our `wandb` on it, where the specification asks for it; that of a sweep file does."""
+    if not os.environ.get("REGROW_WANDB"):
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(STANDIN), os.environ.get("PYTHONPATH")]))}
 

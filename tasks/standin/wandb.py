@@ -1,118 +1,117 @@
-"""What a program that logs to W&B sees as `wandb` in a trial of a sweep: its logs become reports. Nothing is sent anywhere.
+"""What a program that logs to W&B sees as `wandb` in a trial of a sweep file: its logs become reports. Nothing is sent anywhere.
 
-Steps are ours: each `log` that has the sweep's metric is a report; what is logged without it goes with the next one.
+With REGROW_WANDB=real it makes room for W&B's own package, whose logs are then reported here, too (`tasks/wandb/real.py`).
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
-from typing import Any, Self
+from typing import Any
 
-from regrow.tasks.script import report
+from regrow.tasks.wandb.artifacts import Media, Plots
+from regrow.tasks.wandb.config import Config
+from regrow.tasks.wandb.run import Run, swept
+from regrow.tasks.wandb.said import say
 
-_said: set[str] = set()
+__version__ = "0.31.0+regrow"
+"""The release of W&B's whose calls these are."""
 
-
-def _say(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-
-
-class Config(dict[str, Any]):
-    """The trial's parameters, over the program's defaults. Items and attributes are the same."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"the config has no {name!r}; it has: {', '.join(self)}") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.update({name: value})
-
-    def update(self, given: Any = (), allow_val_change: bool = False, **more: Any) -> None:  # type: ignore[override]
-        """Adds what the sweep does not decide; for what it does, the sweep's value stays."""
-        found = vars(given) if hasattr(given, "__dict__") and not isinstance(given, dict) else given
-        super().update({**dict(found), **more, **_swept()})
-
-    setdefaults = update
+config = Config(swept())
+run: Run | None = None
+"""Of this process, from `init` to `finish`."""
+_begun: Run | None = None
+plot = Plots()
+Image = Video = Audio = Html = Histogram = Object3D = Molecule = Plotly = Graph = Media
 
 
-def _swept() -> dict[str, Any]:
-    return dict(json.loads(os.environ.get("REGROW_CONFIG", "{}")))
+class Error(Exception):
+    """What is wrong with how `wandb` is called."""
 
 
-class Run:
-    """The one run of this process."""
+class Settings:
+    """Settings, none of which means anything here."""
 
-    def __init__(self) -> None:
-        self.id = self.name = f"{os.environ.get('REGROW_NAME', '')}-{os.environ.get('REGROW_TRIAL', '0')}"
-        self.project = os.environ.get("REGROW_NAME", "")
-        self.resumed = bool(os.environ.get("REGROW_RESTORED"))
-        """Whether there is a checkpoint to go on from; a trial that saved none begins anew."""
-        self.config, self.summary = Config(_swept()), dict[str, Any]()
-        self._row: dict[str, Any] = {}
-        self._step: int | None = None
-
-    def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:
-        """Reports the numbers of `data`; with `step`, once another step or the end comes."""
-        if step is not None and step != self._step:
-            self._flush()
-            self._step = step
-        for name, value in data.items():
-            number = value.item() if getattr(value, "size", None) == 1 or hasattr(value, "requires_grad") else value
-            if isinstance(number, (int, float)):
-                self._row[name] = self.summary[name] = number
-            else:
-                _say(f"{name} is no number and is not recorded")
-        if commit or (commit is None and step is None):
-            self._flush()
-
-    def _flush(self) -> None:
-        if os.environ.get("REGROW_WANDB") in self._row:
-            row, self._row = self._row, {}
-            report(row)
-
-    def finish(self, *_: Any, **__: Any) -> None:
-        """Reports what is left."""
-        self._flush()
-
-    def define_metric(self, *_: Any, **__: Any) -> None:
-        """Nothing: the sweep names the metric, and steps are counted by reports."""
-
-    def watch(self, *_: Any, **__: Any) -> None:
-        """Nothing: gradients are not recorded."""
-        _say("watch: gradients are not recorded")
-
-    def save(self, *_: Any, **__: Any) -> None:
-        """Nothing is kept."""
-        _say("save: the file is not kept; what is to be kept goes into the folder $REGROW_CHECKPOINT before a log")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.finish()
+    def __init__(self, **_: Any) -> None:
+        pass
 
 
-run = Run()
-config, summary = run.config, run.summary
-log, finish, define_metric, watch, save = run.log, run.finish, run.define_metric, run.watch, run.save
-atexit.register(run.finish)
+class AlertLevel:
+    """How bad an alert is."""
+
+    INFO, WARN, ERROR = "INFO", "WARN", "ERROR"
 
 
-def init(project: Any = None, config: Any = None, name: str | None = None, **_: Any) -> Run:  # noqa: ARG001 - theirs, by position
-    """The run of this trial, with `config` as defaults below the sweep's values."""
-    run.config.update(config or {})
-    run.name = name or run.name
+def init(
+    entity: Any = None, project: Any = None, dir: Any = None, id: Any = None, name: str | None = None,  # noqa: A002, ARG001 - W&B's
+    notes: Any = None, tags: Any = None, config: Any = None, **settings: Any,
+) -> Run:
+    """The run of this trial, with `config` as defaults below the sweep's values. Once more in a process it is the same one."""
+    global run, _begun  # noqa: PLW0603 - wandb.run is a variable of the module
+    ours: Config = globals()["config"]
+    ours.update(config or {})
+    if _begun is None:
+        _begun = Run(ours, {**settings, "name": name, "notes": notes, "tags": tags})
+        atexit.register(_begun.finish)
+        globals()["summary"] = _begun.summary
+    elif run is None:
+        say("init: a trial is one run; what is logged after the first one's end are further steps of it")
+    run = _begun
     return run
 
 
+def finish(*_: Any, **__: Any) -> None:
+    """Reports what is left, and ends the run."""
+    global run  # noqa: PLW0603 - as above
+    if run is not None:
+        run.finish()
+        run = None
+
+
+def setup(*_: Any, **__: Any) -> None:
+    """Nothing: there is no service."""
+
+
+teardown = require = ensure_configured = termsetup = setup
+
+
+def login(*_: Any, **__: Any) -> bool:
+    """True: there are no accounts here."""
+    return True
+
+
+def termlog(text: str = "", *_: Any, **__: Any) -> None:
+    """Says it in the trial's log."""
+    say(text)
+
+
+termwarn = termerror = termlog
+_OF_RUN = (
+    "log", "save", "restore", "define_metric", "watch", "unwatch", "alert", "log_artifact", "log_model", "log_code",
+    "mark_preempting",
+)
+_ELSEWHERE = {
+    "sweep": "`regrow run sweep.yaml` makes the sweep", "agent": "`regrow run sweep.yaml` starts the trials",
+    "controller": "the sweep's method is regrow's", "Api": "nothing is asked of W&B",
+    "use_artifact": "nothing is fetched from W&B", "use_model": "nothing is fetched from W&B",
+}
+
+
 def __getattr__(name: str) -> Any:
+    """What belongs to the run; and for what is not here, why. Raises Error before `init`, else AttributeError."""
+    if name in _OF_RUN:
+        if run is None:
+            raise Error(f"You must call wandb.init() before wandb.{name}()")
+        return getattr(run, name)
+    if name == "summary":
+        raise Error("You must call wandb.init() before wandb.summary")
     if name.startswith("__"):
         raise AttributeError(name)
-    there = "init, config, log, finish, run, summary, define_metric, watch, save"
-    why = "is regrow's part here: `regrow run sweep.yaml`" if name in ("sweep", "agent") else "is not in regrow's stand-in"
-    raise AttributeError(f"wandb.{name} {why}; there are {there}; REGROW_WANDB=real before `regrow run` uses W&B's own")
+    why = _ELSEWHERE.get(name, "it is not in regrow's stand-in")
+    raise AttributeError(f"wandb.{name}: {why}; REGROW_WANDB=real before `regrow run` takes W&B's own package")
+
+
+if os.environ.get("REGROW_WANDB") == "real":
+    from regrow.tasks.wandb.real import make_way
+
+    make_way()

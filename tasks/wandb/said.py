@@ -1,0 +1,14 @@
+"""What is told to whoever reads a trial's log: each thing once, on the standard error."""
+
+from __future__ import annotations
+
+import sys
+
+_said: set[str] = set()
+
+
+def say(text: str) -> None:
+    """Says it, unless it was said before."""
+    if text not in _said:
+        _said.add(text)
+        sys.stderr.write(f"regrow: wandb: {text}\n")

@@ -1,0 +1,82 @@
+"""Files that a program saves with W&B, as checkpoints: each goes with the row that is logged after it was saved.
+
+A row that is logged before, or under the same step, may be older than the file; the one after is not. Where the program then
+goes on from an older state than the row's, it logs steps again that are there already, and these are ignored (`rows.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+_STEP = "regrow-wandb.json"
+"""Beside the program's files: the step at which W&B would go on."""
+
+
+class Saved:
+    """The files of one attempt. `restored` has those of the attempt before, None where there are none."""
+
+    def __init__(self, scratch: Path, checkpoint: Path, restored: Path | None) -> None:
+        self._new, self._ready = scratch / "wandb" / "new", scratch / "wandb" / "ready"
+        self._checkpoint, self._restored = checkpoint, restored
+        self._first = True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are files that no row has gone with."""
+        return self._new.exists() or self._ready.exists()
+
+    @property
+    def step(self) -> int | None:
+        """The step at which W&B would go on; None where no attempt before has saved anything."""
+        try:
+            return None if self._restored is None else int(json.loads((self._restored / _STEP).read_text())["step"])
+        except FileNotFoundError:  # the program saved it in a way of its own
+            return None
+
+    def keep(self, source: Path, name: str) -> None:
+        """Copies a file as it is now."""
+        if self._first and self._restored is not None:  # what is saved once and for all, a vocabulary
+            shutil.copytree(self._restored, self._new, dirs_exist_ok=True)
+        self._first = False
+        target = self._new / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+    def ripen(self) -> None:
+        """What was saved goes with the next row."""
+        _move(self._new, self._ready)
+
+    def publish(self, step: int) -> None:
+        """What is due becomes the checkpoint of the row that is reported next; W&B would go on at `step`."""
+        if self._ready.exists():
+            _move(self._ready, self._checkpoint)
+            (self._checkpoint / _STEP).write_text(json.dumps({"step": step}))
+
+    def restore(self, name: str, folder: Path) -> Path:
+        """Copies a file that an attempt before has saved into a folder. Raises ValueError where there is none."""
+        source = None if self._restored is None else self._restored / stored_as(Path(name), None)
+        if source is None or not source.is_file():
+            raise ValueError(f"wandb.restore: no attempt of this trial has saved {name!r}")
+        target = folder / stored_as(Path(name), None)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+        return target
+
+
+def stored_as(path: Path, base: Path | None) -> str:
+    """Under which name a file is kept: below `base`; else as its relative path, or its last part where that leads elsewhere."""
+    if base is not None:
+        return os.path.relpath(path, base)
+    normal = os.path.normpath(path)
+    return path.name if os.path.isabs(normal) or normal.startswith("..") else normal
+
+
+def _move(source: Path, target: Path) -> None:
+    for file in [path for path in source.rglob("*") if path.is_file()]:
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(place)
+    shutil.rmtree(source, ignore_errors=True)
