@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from typing import Any
 
-from regrow.tasks.wandb.artifacts import Media, Plots
+from regrow.tasks.wandb.artifacts import Artifact, Media, Plots, Table
 from regrow.tasks.wandb.config import Config
 from regrow.tasks.wandb.run import Run, swept
-from regrow.tasks.wandb.said import say
+from regrow.tasks.wandb.said import WAY_OUT, say
 
+__all__ = [
+    "AlertLevel", "Artifact", "Audio", "Error", "Graph", "Histogram", "Html", "Image", "Molecule", "Object3D", "Plotly", "Run",
+    "Settings", "Table", "Video", "config", "finish", "init", "login", "plot", "run", "setup", "teardown",
+]
+__path__: list[str] = []
+"""It has no modules below it; `_Absent` says so."""
 __version__ = "0.31.0+regrow"
 """The release of W&B's whose calls these are."""
 
@@ -108,10 +115,22 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     why = _ELSEWHERE.get(name, "it is not in regrow's stand-in")
-    raise AttributeError(f"wandb.{name}: {why}; REGROW_WANDB=real before `regrow run` takes W&B's own package")
+    raise AttributeError(f"wandb.{name}: {why}; {WAY_OUT}")
+
+
+class _Absent:
+    """Asked last for modules below this one (wandb.keras, wandb.sklearn)."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        """Raises ModuleNotFoundError for those, and knows no others."""
+        if name.startswith("wandb."):
+            raise ModuleNotFoundError(f"No module named {name!r} in regrow's stand-in for wandb; {WAY_OUT}", name=name)
 
 
 if os.environ.get("REGROW_WANDB") == "real":
     from regrow.tasks.wandb.real import make_way
 
     make_way()
+else:
+    sys.meta_path.append(_Absent)

@@ -14,7 +14,7 @@ from regrow.tasks.script import report
 from regrow.tasks.wandb.artifacts import Artifact
 from regrow.tasks.wandb.config import Config
 from regrow.tasks.wandb.rows import Rows
-from regrow.tasks.wandb.said import say
+from regrow.tasks.wandb.said import WAY_OUT, say
 from regrow.tasks.wandb.saved import Saved, stored_as
 from regrow.tasks.wandb.values import plain
 
@@ -119,6 +119,9 @@ class Run:
         """Nothing: the sweep names its metric, and each log of it is a step."""
 
     unwatch = log_code = mark_preempting = display = define_metric
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a run has no {name} in regrow's stand-in for wandb; {WAY_OUT}")
 
     def __enter__(self) -> Self:
         return self

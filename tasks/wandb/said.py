@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+WAY_OUT = "REGROW_WANDB=real before `regrow run` takes W&B's own package"
+"""For what is not here."""
 _said: set[str] = set()
 
 
