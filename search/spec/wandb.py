@@ -68,13 +68,13 @@ def translated(sweep: Mapping[str, Any], stem: str, trials: int | None = None) -
         notes.append(("method", "bayes is our `tpe`, not W&B's Gaussian process"))
     spec: dict[str, Any] = {"name": _name(sweep, stem, notes), "search": _METHODS[method], **_metric(sweep.get("metric"))}
     spec["command"], variables = _command(sweep)
+    spec["env"] = {CHOICE: "standin", **variables}
     spec["space"] = group(sweep["parameters"], "parameters", method == "grid", notes)
     spec |= _total(sweep, trials, cells(spec["space"]) if method == "grid" else None)
     if sweep.get("project") is not None:
         spec["mlflow"] = {"experiment": sweep["project"]}
     if sweep.get("early_terminate") is not None:
         spec |= _early(sweep["early_terminate"], notes)
-    spec["env"] = {CHOICE: "standin", **dict.fromkeys(variables)}
     return _with_ours(spec, sweep.get(OURS)), notes
 
 
@@ -124,18 +124,23 @@ def _metric(metric: Any) -> dict[str, Any]:
     return {"metric": given["name"], "mode": goal[:3], **stop}
 
 
-def _command(sweep: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The command, and the environment variables that are in it."""
-    command, variables = sweep.get("command") or _DEFAULT, list[str]()
+def _command(sweep: Mapping[str, Any]) -> tuple[list[str], dict[str, str | None]]:
+    """The command, and the variables of its environment: those that it sets, and with None those that it takes over."""
+    command, variables = sweep.get("command") or _DEFAULT, dict[str, str | None]()
     if not isinstance(command, list):
         raise SpecError("command", command, "is not a list of arguments", "write one argument a line")
-    filled = [_argument(str(one), f"command.{place}", sweep, variables) for place, one in enumerate(command)]
+    filled: list[str] = []
+    for place, text in enumerate(map(str, command)):
+        if place and command[0] == "${env}" and not any(filled) and (set_to := re.fullmatch(r"([A-Za-z_]\w*)=([^$]*)", text)):
+            variables[set_to[1]] = set_to[2]  # for /usr/bin/env, which is what the macro stands for
+        else:
+            filled.append(_argument(text, f"command.{place}", sweep, variables))
     if not (found := [text for text in filled if text]):
         raise SpecError("command", command, "has no program", "write ${env}, ${interpreter}, ${program}, ${args}, one a line")
     return found, variables
 
 
-def _argument(text: str, key: str, sweep: Mapping[str, Any], variables: list[str]) -> str:
+def _argument(text: str, key: str, sweep: Mapping[str, Any], variables: dict[str, str | None]) -> str:
     if (whole := re.fullmatch(r"\$\{([\w.]+)\}", text)) and whole[1] in _ARGS:
         return _ARGS[whole[1]]
 
@@ -147,7 +152,7 @@ def _argument(text: str, key: str, sweep: Mapping[str, Any], variables: list[str
         if word in ("env", "interpreter"):  # the worker's environment is the program's
             return "python" if word == "interpreter" else ""
         if variable := re.fullmatch(r"envvar:([A-Za-z_]\w*)", word):
-            variables.append(variable[1])
+            variables[variable[1]] = None
             return f"{{{ENV}{variable[1]}}}"
         hint = "let it stand alone" if word in _ARGS else f"there are: {_listed(['env', 'interpreter', 'program', *_ARGS])}"
         raise SpecError(key, text, f"${{{word}}} cannot be translated", hint)

@@ -136,6 +136,7 @@ def test_a_variable_is_filled_in_by_the_trial_and_its_value_stored_nowhere(monke
     taken = Spec.parse(made)
     assert taken.env == {"REGROW_WANDB": "standin", "DATA_DIR": None}
     assert arguments(taken.command, {"lr": 0.5}, {"env:DATA_DIR": "/d"}) == ["train.py", "--data=/d/x", "--lr=0.5"]
+    assert spec(command=["${env}", "OMP_NUM_THREADS=1", "${interpreter}", "A=1"])["env"]["OMP_NUM_THREADS"] == "1"
     monkeypatch.delenv("DATA_DIR", raising=False)
     with pytest.raises(SpecError, match=r"env\.DATA_DIR: .*is not set here; export DATA_DIR"):
         environment(taken)
