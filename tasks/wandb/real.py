@@ -5,6 +5,7 @@ Each attempt is a run of its own there, in a group with the experiment's name.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import os
@@ -47,6 +48,7 @@ def patch(real: Any) -> None:
     def init(*args: Any, **given: Any) -> Any:
         if not ours:
             ours.append(Run(Config(swept()), {"resume": given.get("resume")}))
+            atexit.register(ours[0].finish)
         given.pop("resume", None)  # there each attempt is a run of its own
         attempt = os.environ.get("REGROW_ATTEMPT", "1")
         name = ours[0].id if attempt == "1" else f"{ours[0].id}, attempt {attempt}"

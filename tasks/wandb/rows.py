@@ -27,10 +27,11 @@ class Rows:
     room: int | None = None
     resumes: bool = False
     """Whether the program goes on from what it saved; else files are kept at the end alone."""
+    last: float | None = None
+    """The metric as it was logged last; None before."""
     _row: dict[str, float] = field(default_factory=dict)
     _before: dict[str, float] = field(default_factory=dict)
     """Of rows that had no metric."""
-    _last: float | None = None
 
     def log(self, numbers: Mapping[str, float], step: int | None, commit: bool | None) -> None:
         """Takes numbers in; a row ends when it is committed or, by default where steps are given, when the next one begins."""
@@ -57,12 +58,12 @@ class Rows:
         self._end_row()
         if not self._before and not self.saved.waiting:
             return
-        if self._last is None:
-            say(f"{self.metric!r}, the sweep's metric, was not logged; logged were: {', '.join(self._before) or 'only files'}")
+        if self.last is None:
+            self.report(self._before)  # an error of the program's, which the attempt tells with what is there
         elif self.room is not None and self.room <= 0:
             say(f"not recorded, as this was the last step (max_iter): {', '.join(self._before) or 'the files saved since'}")
         else:
-            self._row = {self.metric: self._last}
+            self._row = {self.metric: self.last}
             self._end_row(last=True)
 
     def _ripen(self) -> None:
@@ -76,11 +77,11 @@ class Rows:
                 say(f"{name} is logged more often than {self.metric}: of each step its last value is recorded")
             self._before |= row
             return
-        row, self._before, self._last = self._before | row, {}, row[self.metric]
+        row, self._before, self.last = self._before | row, {}, row[self.metric]
         if self.known > 0 and not last:
             self.known -= 1
             return
-        self.saved.publish(self.step + 1)
+        self.saved.publish({"step": self.step + 1, "last": self.last})
         if self.room is not None:
             self.room -= 1
         self.report(row)

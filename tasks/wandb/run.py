@@ -24,10 +24,12 @@ def rows_of_trial(*, resumes: bool) -> Rows:
     told = os.environ
     restored, done = told.get("REGROW_RESTORED"), int(told.get("REGROW_STEP") or 0)
     saved = Saved(Path(told["REGROW_SCRATCH"]), Path(told["REGROW_CHECKPOINT"]), Path(restored) if restored else None)
-    most = told.get("REGROW_MAX_STEPS")
+    most, before = told.get("REGROW_MAX_STEPS"), saved.before()
+    first = before or {"step": 0, "last": None}
     return Rows(
-        metric=told["REGROW_METRIC"], report=report, saved=saved, step=(saved.step or 0) if resumes else 0, resumes=resumes,
-        known=0 if resumes or saved.step is None else done, room=int(most) - done if most else None,
+        metric=told["REGROW_METRIC"], report=report, saved=saved, step=first["step"] if resumes else 0, resumes=resumes,
+        last=first["last"] if resumes else None, known=0 if resumes or before is None else done,
+        room=int(most) - done if most else None,
     )
 
 
@@ -58,7 +60,7 @@ class Run:
         Path(self.dir).mkdir(parents=True, exist_ok=True)
         self._rows = rows_of_trial(resumes=may_resume(settings.get("resume")))
         self.starting_step = self._rows.step
-        self.resumed = self._rows.resumes and self._rows.saved.step is not None
+        self.resumed = self._rows.resumes and self._rows.saved.before() is not None
         """Whether there is something to `restore`; always False for a program that does not say `resume`."""
 
     @property

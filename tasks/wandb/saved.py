@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-_STEP = "regrow-wandb.json"
-"""Beside the program's files: the step at which W&B would go on."""
+_NOTED = "regrow-wandb.json"
+"""Beside the program's files: the step at which W&B would go on, and the metric as it was."""
 
 
 class Saved:
@@ -28,11 +30,10 @@ class Saved:
         """Whether there are files that no row has gone with."""
         return self._new.exists() or self._ready.exists()
 
-    @property
-    def step(self) -> int | None:
-        """The step at which W&B would go on; None where no attempt before has saved anything."""
+    def before(self) -> dict[str, Any] | None:
+        """What `publish` noted with the checkpoint to go on from; None where no attempt before has saved anything."""
         try:
-            return None if self._restored is None else int(json.loads((self._restored / _STEP).read_text())["step"])
+            return None if self._restored is None else dict(json.loads((self._restored / _NOTED).read_text()))
         except FileNotFoundError:  # the program saved it in a way of its own
             return None
 
@@ -49,11 +50,11 @@ class Saved:
         """What was saved goes with the next row."""
         _move(self._new, self._ready)
 
-    def publish(self, step: int) -> None:
-        """What is due becomes the checkpoint of the row that is reported next; W&B would go on at `step`."""
+    def publish(self, noted: Mapping[str, float]) -> None:
+        """What is due becomes the checkpoint of the row that is reported next."""
         if self._ready.exists():
             _move(self._ready, self._checkpoint)
-            (self._checkpoint / _STEP).write_text(json.dumps({"step": step}))
+            (self._checkpoint / _NOTED).write_text(json.dumps(noted))
 
     def restore(self, name: str, folder: Path) -> Path:
         """Copies a file that an attempt before has saved into a folder. Raises ValueError where there is none."""

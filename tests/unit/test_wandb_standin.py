@@ -197,14 +197,33 @@ def test_what_is_not_here_is_an_error_of_the_program_that_says_so(programs: Prog
     assert message in ended.message
 
 
-def test_a_metric_that_is_never_logged_is_told_with_those_that_were(programs: Programs, capfd: Any) -> None:
+def test_a_metric_that_is_never_logged_is_told_with_those_that_were(programs: Programs) -> None:
     office = programs.office("""
         import wandb
         wandb.init()
         wandb.log({"loss": 1, "acc": 2})
     """)
-    assert programs.attempt(office).ended.outcome == "failed"
-    assert "'score', the sweep's metric, was not logged; logged were: loss, acc" in capfd.readouterr().err
+    assert "the metric 'score' was not reported; reported were: loss, acc" in programs.attempt(office).ended.message
+
+
+def test_what_is_logged_at_the_end_by_an_attempt_that_has_no_step_left_is_recorded(programs: Programs) -> None:
+    office = programs.office("""
+        import os
+        import wandb
+        with wandb.init(resume=True) as run:
+            resumed = run.resumed
+            if not resumed:
+                open("model", "w").close()
+                run.save("model")
+                run.log({"score": 0.5}, step=3)
+                run.log({"score": 0.25}, step=4)
+                os.kill(os.getpid(), 9)
+            assert run.step == run.starting_step == 4
+            run.log({"test": 1})
+    """)
+    assert programs.attempt(office).ended.cause == "infrastructure"
+    assert programs.attempt(office).restored == 1
+    assert table(office) == [{"score": 0.5}, {"score": 0.5, "test": 1.0}]
 
 
 def test_a_metric_of_the_summary_alone_is_the_trials_one_step(programs: Programs) -> None:
