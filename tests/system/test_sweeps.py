@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.system.conftest import Desk, await_no_process
+from tests.system.reader import ROOT, read
 from tests.system.test_losses import kill
 from tests.system.test_scripts import script_of
 
@@ -125,7 +125,7 @@ def await_saved(desk: Desk, name: str, step: int, process: subprocess.Popen[str]
             return
 
 
-HYDRA = Path(__file__).parents[2] / ".venv" / "apart" / "hydra"
+HYDRA = ROOT / ".venv" / "apart" / "hydra"
 APP = """
 import json
 import time
@@ -201,4 +201,12 @@ def test_an_app_of_hydras_in_a_sweep_goes_on_after_it_was_killed(desk: Desk) -> 
     plain = file.read_text().replace("${args.hydra}", "${args_no_hyphens}").replace("leaky relu, 0.1", "tanh")
     file.write_text(plain.replace("dropout: {value: null}", "dropout: {value: 0.1}"))
     assert "activation 'tanh' dropout 0.1" in desk.run("try", file, PYTHONPATH=str(HYDRA)).stdout
+
+    page = {block.title: block.body for block in read(ROOT / "docs" / "how-to" / "coming-from-hydra.md").blocks}
+    for title in ("app.py", "app.yaml"):
+        (desk.folder / title).write_text(page[title])
+    said = desk.run("try", desk.folder / "app.yaml", "--set", "lr=0.5", "--set", "net.act=leaky relu, 0.1", PYTHONPATH=str(HYDRA)).stdout
+    assert "step 27 " in said
+    left = {path.name for path in desk.folder.iterdir()}
+    assert not left & {"outputs", "app.log"}, "what Hydra writes is gone with the attempt"
     assert await_no_process(desk.folder) == []
