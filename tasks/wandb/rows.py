@@ -41,15 +41,12 @@ class Rows:
         if step is not None and step > self.step:
             self._end_row()
             self.step = step
+        if self.resumes:
+            self.saved.ripen()
+        self._row |= numbers
         if commit or (commit is None and step is None):
-            self._row |= numbers
-            self._ripen()
             self._end_row()
             self.step += 1
-        else:
-            if not self._row:
-                self._ripen()
-            self._row |= numbers
 
     def finish(self, summary: Mapping[str, float]) -> None:
         """Reports what is left; `summary` is what the program set there itself."""
@@ -64,13 +61,9 @@ class Rows:
             say(f"not recorded, as this was the last step (max_iter): {', '.join(self._before) or 'the files saved since'}")
         else:
             self._row = {self.metric: self.last}
-            self._end_row(last=True)
+            self._end_row()
 
-    def _ripen(self) -> None:
-        if self.resumes:
-            self.saved.ripen()
-
-    def _end_row(self, *, last: bool = False) -> None:
+    def _end_row(self) -> None:
         row, self._row = self._row, {}
         if self.metric not in row:
             for name in row.keys() & self._before.keys():
@@ -78,8 +71,9 @@ class Rows:
             self._before |= row
             return
         row, self._before, self.last = self._before | row, {}, row[self.metric]
-        if self.known > 0 and not last:
+        if self.known > 0:
             self.known -= 1
+            self.saved.discard()
             return
         self.saved.publish({"step": self.step + 1, "last": self.last})
         if self.room is not None:

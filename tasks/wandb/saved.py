@@ -50,6 +50,11 @@ class Saved:
         """What was saved goes with the next row."""
         _move(self._new, self._ready)
 
+    def discard(self) -> None:
+        """What is due is in the checkpoint to go on from already."""
+        shutil.rmtree(self._ready, ignore_errors=True)
+        self._first = True
+
     def publish(self, noted: Mapping[str, float]) -> None:
         """What is due becomes the checkpoint of the row that is reported next."""
         if self._ready.exists():

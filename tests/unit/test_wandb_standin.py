@@ -182,6 +182,27 @@ def test_a_program_that_does_not_say_that_it_resumes_begins_anew_and_its_files_a
     assert '"notes/a.txt"' in manifest
 
 
+def test_a_program_that_begins_anew_after_its_files_were_kept_says_nothing_twice(programs: Programs) -> None:
+    office = programs.office("""
+        import os
+        import wandb
+        run = wandb.init()
+        open("model.txt", "w").close()
+        for epoch in range(2):
+            run.log({"score": epoch})
+        run.save("model.txt")
+        wandb.finish()
+        if not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), 9)
+        wandb.init().log({"score": 9})
+    """)
+    assert programs.attempt(office).ended.cause == "infrastructure"
+    second = programs.attempt(office)
+    assert (second.ended.outcome, second.restored) == ("done", 3)
+    assert [row["score"] for row in table(office)] == [0.0, 1.0, 1.0, 9.0]
+
+
 @pytest.mark.parametrize(("line", "message"), [
     ("wandb.log({'score': 1})", "wandb.Error: You must call wandb.init() before wandb.log()"),
     ("wandb.init(); wandb.sweep({})", "wandb.sweep: `regrow run sweep.yaml` makes the sweep; REGROW_WANDB=real before"),
