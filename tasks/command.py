@@ -115,7 +115,7 @@ def filled(job: Job, trial: Trial, variables: dict[str, str]) -> list[str]:
 
 def standing_in() -> dict[str, str]:
     """The import path with our `wandb` on it, where the specification asks for it; that of a sweep file does."""
-    if not os.environ.get("REGROW_WANDB"):
+    if not os.environ.get("REGROW_WANDB_PACKAGE"):
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(STANDIN), os.environ.get("PYTHONPATH")]))}
 

@@ -10,9 +10,12 @@ from typing import Any
 from regrow.infra.state.yaml_file import located, place, read_map, write_map
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
-from regrow.search.spec.wandb import CHOICE, is_sweep, theirs, translated
+from regrow.search.spec.wandb import PACKAGE, is_sweep, theirs, translated
 from regrow.tasks.errors import UserError
 from regrow.tasks.trainable import functions
+
+_CHOICE = "REGROW_WANDB"
+"""The user's own variable for which `wandb` the program of a sweep file is to see; asked when the file is read."""
 
 
 def _untold(_line: str) -> None:
@@ -43,7 +46,7 @@ def _of_sweep(sweep: dict[str, Any], path: Path, trials: int | None, tell: Calla
         folder = _folder_of(sweep, path)
     except SpecError as error:
         raise located(error, path) from None
-    data["env"] = {**data["env"], CHOICE: _chosen()}
+    data["env"] = {**data["env"], PACKAGE: _chosen()}
     try:
         spec = _checked({**data, "working_dir": str(folder)}, None, folder)
     except SpecError as error:
@@ -65,10 +68,10 @@ def _folder_of(sweep: dict[str, Any], path: Path) -> Path:
 
 def _chosen() -> str:
     """Which `wandb` its program is to see. Raises UserError."""
-    chosen = os.environ.get(CHOICE) or "standin"
+    chosen = os.environ.get(_CHOICE) or "standin"
     if chosen not in ("standin", "real"):
         hint = "write real for W&B's own package, or leave it out for regrow's stand-in"
-        raise UserError(f"{CHOICE}: {chosen!r} is not known; {hint}")
+        raise UserError(f"{_CHOICE}: {chosen!r} is not known; {hint}")
     return chosen
 
 
@@ -96,5 +99,5 @@ def published_spec(spec: Mapping[str, Any]) -> bytes:
     """The specification as YAML that `regrow run` takes; without the values of environment variables, and without places."""
     kept = {key: value for key, value in spec.items() if key not in ("state", "working_dir")}
     if kept.get("env"):
-        kept["env"] = dict.fromkeys(kept["env"])
+        kept["env"] = {name: value if name == PACKAGE else None for name, value in kept["env"].items()}
     return write_map(kept)

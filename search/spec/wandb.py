@@ -15,8 +15,8 @@ from regrow.search.options import nearest
 from regrow.search.spec.command import ALL, ENV
 from regrow.search.spec.wandb_space import Notes, cells, group, known
 
-CHOICE = "REGROW_WANDB"
-"""The variable that has trials see our `wandb`: `standin`, or `real` for W&B's own, whose logs are reported, too."""
+PACKAGE = "REGROW_WANDB_PACKAGE"
+"""The trials' variable for which `wandb` their programs see: our `standin`, or `real` for W&B's own, which reports here, too."""
 OURS = "regrow"
 """The one key of a sweep file that W&B does not know: a map of keys of ours, for what it has no word for."""
 _DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
@@ -68,7 +68,7 @@ def translated(sweep: Mapping[str, Any], stem: str, trials: int | None = None) -
         notes.append(("method", "bayes is our `tpe`, not W&B's Gaussian process"))
     spec: dict[str, Any] = {"name": _name(sweep, stem, notes), "search": _METHODS[method], **_metric(sweep.get("metric"))}
     spec["command"], variables = _command(sweep)
-    spec["env"] = {CHOICE: "standin", **variables}
+    spec["env"] = {PACKAGE: "standin", **variables}
     spec["space"] = group(sweep["parameters"], "parameters", method == "grid", notes)
     spec |= _total(sweep, trials, cells(spec["space"]) if method == "grid" else None)
     if sweep.get("project") is not None:

@@ -1,6 +1,6 @@
 """What a program that logs to W&B sees as `wandb` in a trial of a sweep file: its logs become reports. Nothing is sent anywhere.
 
-With REGROW_WANDB=real it makes room for W&B's own package, whose logs are then reported here, too (`tasks/wandb/real.py`).
+With REGROW_WANDB_PACKAGE=real it makes room for W&B's own package, which then reports here, too (`tasks/wandb/real.py`).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Absent:
             raise ModuleNotFoundError(f"No module named {name!r} in regrow's stand-in for wandb; {WAY_OUT}", name=name)
 
 
-if os.environ.get("REGROW_WANDB") == "real":
+if os.environ.get("REGROW_WANDB_PACKAGE") == "real":
     from regrow.tasks.wandb.real import make_way
 
     make_way()

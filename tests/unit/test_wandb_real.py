@@ -15,7 +15,7 @@ APART = Path(__file__).parents[2] / ".venv" / "apart" / "wandb"
 
 @pytest.fixture(autouse=True)
 def _real(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGROW_WANDB", "real")
+    monkeypatch.setenv("REGROW_WANDB_PACKAGE", "real")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
 

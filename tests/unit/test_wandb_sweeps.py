@@ -10,7 +10,7 @@ import pytest
 
 from regrow.cli.spec_file import read
 from regrow.infra.ray.joining import environment
-from regrow.infra.state.spec_file import read_spec
+from regrow.infra.state.spec_file import published_spec, read_spec
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.search.spec.command import arguments
@@ -111,7 +111,7 @@ def test_keys_of_ours_have_a_place_in_a_sweep_file() -> None:
     ours = {"resources": {"gpu": 1}, "concurrency": 3, "env": {"A": "b"}, "stop": {"hours": 2}}
     taken = Spec.parse(spec(regrow=ours, metric={"name": "loss", "target": 0.1}))
     assert (taken.resources.gpu, taken.concurrency, taken.stop.hours, taken.stop.target) == (1, 3, 2, 0.1)
-    assert taken.env == {"A": "b", "REGROW_WANDB": "standin"}
+    assert taken.env == {"A": "b", "REGROW_WANDB_PACKAGE": "standin"}
     with pytest.raises(SpecError, match=r"regrow\.metric: .*is said by the sweep's own keys"):
         spec(regrow={"metric": "acc"})
 
@@ -134,7 +134,7 @@ def test_arguments_are_those_of_their_agent(macro: str, expected: list[str]) -> 
 def test_a_variable_is_filled_in_by_the_trial_and_its_value_stored_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     made = spec(command=["${env}", "${program}", "--data=${envvar:DATA_DIR}/x", "${args}"])
     taken = Spec.parse(made)
-    assert taken.env == {"REGROW_WANDB": "standin", "DATA_DIR": None}
+    assert taken.env == {"REGROW_WANDB_PACKAGE": "standin", "DATA_DIR": None}
     assert arguments(taken.command, {"lr": 0.5}, {"env:DATA_DIR": "/d"}) == ["train.py", "--data=/d/x", "--lr=0.5"]
     assert spec(command=["${env}", "OMP_NUM_THREADS=1", "${interpreter}", "A=1"])["env"]["OMP_NUM_THREADS"] == "1"
     monkeypatch.delenv("DATA_DIR", raising=False)
@@ -194,10 +194,15 @@ def test_a_program_may_lie_where_the_command_is_typed_as_for_their_agent(tmp_pat
     assert read_spec(file).working_dir == str(tmp_path)
 
 
+def test_what_is_published_of_a_sweep_runs_again_with_the_same_package(tmp_path: Path) -> None:
+    (tmp_path / "again.yaml").write_bytes(published_spec(read_spec(written(tmp_path)).to_json()))
+    assert read_spec(tmp_path / "again.yaml").env == {"REGROW_WANDB_PACKAGE": "standin"}
+
+
 def test_the_user_chooses_whose_package_trials_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path)
     monkeypatch.setenv("REGROW_WANDB", "real")
-    assert read_spec(file).env["REGROW_WANDB"] == "real"
+    assert read_spec(file).env["REGROW_WANDB_PACKAGE"] == "real"
     monkeypatch.setenv("REGROW_WANDB", "yes")
     with pytest.raises(UserError, match="REGROW_WANDB: 'yes' is not known; write real"):
         read_spec(file)
