@@ -10,7 +10,7 @@ from typing import Any
 from regrow.infra.state.yaml_file import located, place, read_map, write_map
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
-from regrow.search.spec.wandb import PACKAGE, is_sweep, theirs, translated
+from regrow.search.spec.wandb import DOTTED, PACKAGE, is_sweep, theirs, translated
 from regrow.tasks.errors import UserError
 from regrow.tasks.trainable import functions
 
@@ -99,5 +99,5 @@ def published_spec(spec: Mapping[str, Any]) -> bytes:
     """The specification as YAML that `regrow run` takes; without the values of environment variables, and without places."""
     kept = {key: value for key, value in spec.items() if key not in ("state", "working_dir")}
     if kept.get("env"):
-        kept["env"] = {name: value if name == PACKAGE else None for name, value in kept["env"].items()}
+        kept["env"] = {name: value if name in (PACKAGE, DOTTED) else None for name, value in kept["env"].items()}
     return write_map(kept)

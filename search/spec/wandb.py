@@ -5,6 +5,7 @@ Every key is translated, named in a note, or refused; none is dropped silently. 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,12 @@ from typing import Any
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.spec.command import ALL, ENV
-from regrow.search.spec.wandb_space import Notes, cells, group, known
+from regrow.search.spec.wandb_space import Notes, cells, group, known, nested
 
 PACKAGE = "REGROW_WANDB_PACKAGE"
 """The trials' variable for which `wandb` their programs see: our `standin`, or `real` for W&B's own, which reports here, too."""
+DOTTED = "REGROW_WANDB_DOTTED"
+"""The trials' variable with the names, as a list of JSON, that are keys with dots in W&B's config, and groups in ours."""
 OURS = "regrow"
 """The one key of a sweep file that W&B does not know: a map of keys of ours, for what it has no word for."""
 _DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
@@ -69,7 +72,10 @@ def translated(sweep: Mapping[str, Any], stem: str, trials: int | None = None) -
     spec: dict[str, Any] = {"name": _name(sweep, stem, notes), "search": _METHODS[method], **_metric(sweep.get("metric"))}
     spec["command"], variables = _command(sweep)
     spec["env"] = {PACKAGE: "standin", **variables}
-    spec["space"] = group(sweep["parameters"], "parameters", method == "grid", notes)
+    space = group(sweep["parameters"], "parameters", method == "grid", notes)
+    spec["space"] = nested(space)
+    if dotted := [name for name in space if "." in name]:
+        spec["env"][DOTTED] = json.dumps(dotted)
     spec |= _total(sweep, trials, cells(spec["space"]) if method == "grid" else None)
     if sweep.get("project") is not None:
         spec["mlflow"] = {"experiment": sweep["project"]}

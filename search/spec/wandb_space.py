@@ -42,6 +42,20 @@ def group(given: Any, key: str, grid: bool, notes: Notes) -> dict[str, Any]:
     return {str(name): _parameter(one, f"{key}.{name}", grid, notes) for name, one in given.items()}
 
 
+def nested(space: dict[str, Any]) -> dict[str, Any]:
+    """The space with dotted names (`optimizer.lr`, which has no group in a sweep) as groups. Raises SpecError for a clash."""
+    found = {name: domain for name, domain in space.items() if "." not in name}
+    for name in space.keys() - found.keys():
+        *outer, last = name.split(".")
+        if space.keys() & {".".join(outer[: depth + 1]) for depth in range(len(outer))}:
+            raise SpecError(f"parameters.{name}", name, "lies within another parameter", "call one of them otherwise")
+        place = found
+        for word in outer:
+            place = place.setdefault(word, {})
+        place[last] = space[name]
+    return found
+
+
 def cells(space: Mapping[str, Any]) -> int:
     """How many configurations a space of grids has."""
     return math.prod(_values(one) for one in space.values())

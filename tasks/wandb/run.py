@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
+import operator
 import os
 import sys
 from collections.abc import Mapping
@@ -34,8 +36,12 @@ def rows_of_trial(*, resumes: bool) -> Rows:
 
 
 def swept() -> dict[str, Any]:
-    """The parameters of the trial."""
-    return dict(json.loads(os.environ.get("REGROW_CONFIG", "{}")))
+    """The parameters of the trial, as the sweep has them: a name with dots is a key of its own, and no group."""
+    config: dict[str, Any] = json.loads(os.environ.get("REGROW_CONFIG", "{}"))
+    names = json.loads(os.environ.get("REGROW_WANDB_DOTTED", "[]"))
+    values = {name: functools.reduce(operator.getitem, name.split("."), config) for name in names}
+    groups = {name.partition(".")[0] for name in names}
+    return {name: value for name, value in config.items() if name not in groups} | values
 
 
 def may_resume(given: Any) -> bool:
@@ -53,7 +59,9 @@ class Run:
         self.group, self.job_type, self.notes = settings.get("group"), settings.get("job_type"), settings.get("notes")
         self.tags, self.entity, self.url = tuple(settings.get("tags") or ()), "", ""
         self.path = f"{self.project}/{self.id}"
-        self.offline, self.disabled = True, False
+        self.offline = True
+        self.disabled = os.environ.get("RANK", "0") not in ("", "0")
+        """Whether it is of another process than the first of several that train together: only that one reports."""
         self.config = config
         self.summary = _Summary()
         self.dir = os.path.join(os.environ["REGROW_SCRATCH"], "wandb", "files")
@@ -72,11 +80,12 @@ class Run:
         """Reports the numbers of `data`, with `step` once another step or the end comes. Raises TypeError for no map."""
         numbers = plain(data)
         self.summary.logged(numbers)
-        self._rows.log(numbers, step, commit)
+        if not self.disabled:
+            self._rows.log(numbers, step, commit)
 
     def finish(self, *_: Any, **__: Any) -> None:
         """Reports what is left, unless the program has failed."""
-        if getattr(sys, "last_value", None) is None:
+        if not self.disabled and getattr(sys, "last_value", None) is None:
             self._rows.finish(plain(self.summary.own))
             self.summary.own.clear()
 
@@ -86,10 +95,14 @@ class Run:
         for file in kept:
             inside = file.resolve().is_relative_to(Path(self.dir).resolve())
             base = base_path if base_path is not None else self.dir if inside else None
-            self._rows.saved.keep(file, stored_as(file, None if base is None else Path(base)))
+            self._keep(file, stored_as(file, None if base is None else Path(base)))
         if not kept:
             say(f"save: there is no file {glob_str}")
         return list(map(str, kept))
+
+    def _keep(self, file: Path, name: str) -> None:
+        if not self.disabled:
+            self._rows.saved.keep(file, name)
 
     def restore(self, name: str, *_: Any, root: str | None = None, **__: Any) -> BinaryIO:
         """A file that an attempt before saved, copied into `root` (None: `dir`) and opened; in binary, for torch.load.
@@ -102,7 +115,7 @@ class Run:
         """Keeps its files as `save` does."""
         made = artifact if isinstance(artifact, Artifact) else Artifact.of(Path(artifact))
         for name, file in made.files.items():
-            self._rows.saved.keep(file, name)
+            self._keep(file, name)
         return made
 
     def log_model(self, path: Any, *_: Any, **__: Any) -> None:

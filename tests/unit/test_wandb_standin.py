@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,47 @@ def test_the_sweep_decides_its_parameters_and_the_program_all_others(programs: P
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": office.history.trials[0].config["x"]}]
     assert "config: x stays 0." in capfd.readouterr().err
+
+
+def test_names_with_dots_are_keys_of_the_config(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGROW_WANDB_DOTTED", '["net.width", "net.act.kind"]')
+    space = {"x": {"uniform": [0.1, 1.0]}, "net": {"width": 3, "act": {"kind": "relu"}}}
+    office = programs.office("""
+        import wandb
+        config = wandb.init().config
+        assert list(config) == ["x", "net.width", "net.act.kind"], config
+        wandb.log({"score": config["net.width"]})
+    """, space=space)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 3.0}]
+
+
+def test_a_process_that_is_not_the_first_of_several_reports_nothing(programs: Programs) -> None:
+    office = programs.office("""
+        import os, subprocess, sys
+        import wandb
+        if "RANK" not in os.environ:
+            subprocess.run([sys.executable, __file__], env={**os.environ, "RANK": "1"}, check=True)
+            subprocess.run([sys.executable, __file__], env={**os.environ, "RANK": "0"}, check=True)
+        else:
+            with wandb.init() as run:
+                assert run.disabled == (os.environ["RANK"] == "1")
+                run.log({"score": 1})
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 1.0}]
+
+
+def test_a_program_may_have_an_interpreter_of_its_own(programs: Programs) -> None:
+    venv.create(programs.folder / "own", with_pip=False)
+    office = programs.office("""
+        import importlib.util, sys
+        import wandb
+        assert sys.prefix.endswith("own") and importlib.util.find_spec("numpy") is None, sys.path
+        wandb.init().log({"score": 1})
+    """, run=("own/bin/python", "train.py"))
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 1.0}]
 
 
 def test_a_config_answers_as_a_map_does_and_names_what_it_has() -> None:

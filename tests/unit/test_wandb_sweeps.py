@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,17 @@ def test_trials_stand_for_a_cap_that_is_missing_and_a_cap_above_a_grid_is_no_err
     }}
     assert Spec.parse(translated({**grid, "run_cap": 50}, "sweep")[0]).total == 18
     assert Spec.parse(translated({**grid, "run_cap": 5}, "sweep")[0]).total == 5
+
+
+def test_a_name_with_dots_is_a_group_here_and_an_argument_of_its_name() -> None:
+    made = spec(parameters={"net.width": {"value": 3}, "net.act.kind": {"value": "relu"}, "lr": {"min": 0.1, "max": 1.0}})
+    taken = Spec.parse(made)
+    assert made["space"]["net"] == {"width": {"constant": 3}, "act": {"kind": {"constant": "relu"}}}
+    assert json.loads(str(taken.env["REGROW_WANDB_DOTTED"])) == ["net.width", "net.act.kind"]
+    config = {"net": {"width": 3, "act": {"kind": "relu"}}, "lr": 0.5}
+    assert arguments(("{args:no_hyphens}",), config, {}) == ["net.width=3", "net.act.kind=relu", "lr=0.5"]
+    with pytest.raises(SpecError, match=r"parameters\.net\.width: .*lies within another parameter"):
+        spec(parameters={"net": {"value": 1}, "net.width": {"value": 3}})
 
 
 def test_keys_of_ours_have_a_place_in_a_sweep_file() -> None:
