@@ -13,10 +13,10 @@ from typing import Any
 
 # For a program with an interpreter of its own: it finds what is imported here, and nothing else of where regrow is installed.
 sys.path.append(str(Path(__file__).parents[3]))
-from regrow.tasks.wandb.artifacts import Artifact, Media, Plots, Table  # noqa: E402 - after the path
-from regrow.tasks.wandb.config import Config  # noqa: E402 - the same
-from regrow.tasks.wandb.run import Run, swept  # noqa: E402 - the same
-from regrow.tasks.wandb.said import WAY_OUT, say  # noqa: E402 - the same
+from regrow.tasks.wandb.artifacts import Artifact, Media, Plots, Table
+from regrow.tasks.wandb.config import Config
+from regrow.tasks.wandb.run import Run, swept
+from regrow.tasks.wandb.said import WAY_OUT, say
 
 sys.path.pop()
 
