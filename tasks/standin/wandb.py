@@ -33,6 +33,8 @@ config = Config(swept())
 run: Run | None = None
 """Of this process, from `init` to `finish`."""
 _begun: Run | None = None
+_process = 0
+"""In which it began."""
 plot = Plots()
 Image = Video = Audio = Html = Histogram = Object3D = Molecule = Plotly = Graph = Media
 
@@ -59,11 +61,11 @@ def init(
     notes: Any = None, tags: Any = None, config: Any = None, **settings: Any,
 ) -> Run:
     """The run of this trial, with `config` as defaults below the sweep's values. Once more in a process it is the same one."""
-    global run, _begun  # noqa: PLW0603 - wandb.run is a variable of the module
+    global run, _begun, _process  # noqa: PLW0603 - wandb.run is a variable of the module
     ours: Config = globals()["config"]
     ours.update(config or {})
-    if _begun is None:
-        _begun = Run(ours, {**settings, "name": name, "notes": notes, "tags": tags})
+    if _begun is None or _process != os.getpid():  # a forked child is another process of the trial
+        _begun, _process = Run(ours, {**settings, "name": name, "notes": notes, "tags": tags}), os.getpid()
         atexit.register(_begun.finish)
         globals()["summary"] = _begun.summary
     elif run is None:
@@ -78,6 +80,9 @@ def finish(*_: Any, **__: Any) -> None:
     if run is not None:
         run.finish()
         run = None
+
+
+join = finish
 
 
 def setup(*_: Any, **__: Any) -> None:

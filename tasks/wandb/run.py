@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import glob
 import json
@@ -10,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import IO, Any, BinaryIO, Self
 
 from regrow.tasks.script import report
 from regrow.tasks.wandb.artifacts import Artifact
@@ -49,6 +50,17 @@ def may_resume(given: Any) -> bool:
     return (os.environ.get("WANDB_RESUME", "never") if given is None else given) not in (False, "never", "")
 
 
+def _claimed(file: Path) -> IO[str] | None:
+    """The file, locked until this process ends; None where another one has it."""
+    claim = file.open("w")
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
 class Run:
     """A run. `settings` are what the program gave to `wandb.init`, of which only `config`, `name` and `resume` mean anything."""
 
@@ -60,16 +72,25 @@ class Run:
         self.tags, self.entity, self.url = tuple(settings.get("tags") or ()), "", ""
         self.path = f"{self.project}/{self.id}"
         self.offline = True
-        self.disabled = os.environ.get("RANK", "0") not in ("", "0")
-        """Whether it is of another process than the first of several that train together: only that one reports."""
         self.config = config
         self.summary = _Summary()
         self.dir = os.path.join(os.environ["REGROW_SCRATCH"], "wandb", "files")
         Path(self.dir).mkdir(parents=True, exist_ok=True)
+        self._claim = None if os.environ.get("RANK", "0") not in ("", "0") else _claimed(Path(self.dir).parent / "claim")
+        self.disabled = self._claim is None
+        """Whether another process of the trial has the run: one of several that train together reports."""
+        self._process = os.getpid()
+        if self.disabled:
+            say("init: another process of this trial has the run; what this one logs is not recorded")
         self._rows = rows_of_trial(resumes=may_resume(settings.get("resume")))
         self.starting_step = self._rows.step
         self.resumed = self._rows.resumes and self._rows.saved.before() is not None
         """Whether there is something to `restore`; always False for a program that does not say `resume`."""
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether it is for this process to report; a forked child that inherits the run does not."""
+        return not self.disabled and self._process == os.getpid()
 
     @property
     def step(self) -> int:
@@ -80,12 +101,12 @@ class Run:
         """Reports the numbers of `data`, with `step` once another step or the end comes. Raises TypeError for no map."""
         numbers = plain(data)
         self.summary.logged(numbers)
-        if not self.disabled:
+        if self._speaks:
             self._rows.log(numbers, step, commit)
 
     def finish(self, *_: Any, **__: Any) -> None:
         """Reports what is left, unless the program has failed."""
-        if not self.disabled and getattr(sys, "last_value", None) is None:
+        if self._speaks and getattr(sys, "last_value", None) is None:
             self._rows.finish(plain(self.summary.own))
             self.summary.own.clear()
 
@@ -96,12 +117,12 @@ class Run:
             inside = file.resolve().is_relative_to(Path(self.dir).resolve())
             base = base_path if base_path is not None else self.dir if inside else None
             self._keep(file, stored_as(file, None if base is None else Path(base)))
-        if not kept:
+        if glob_str and not kept:
             say(f"save: there is no file {glob_str}")
         return list(map(str, kept))
 
     def _keep(self, file: Path, name: str) -> None:
-        if not self.disabled:
+        if self._speaks:
             self._rows.saved.keep(file, name)
 
     def restore(self, name: str, *_: Any, root: str | None = None, **__: Any) -> BinaryIO:
@@ -133,6 +154,12 @@ class Run:
     def define_metric(self, *_: Any, **__: Any) -> None:
         """Nothing: the sweep names its metric, and each log of it is a step."""
 
+    def get_url(self) -> str:
+        """Empty: it has no page there."""
+        return self.url
+
+    get_project_url = get_sweep_url = get_url
+    join = finish
     unwatch = log_code = mark_preempting = display = define_metric
 
     def __getattr__(self, name: str) -> Any:

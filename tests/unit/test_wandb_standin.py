@@ -136,20 +136,50 @@ def test_names_with_dots_are_keys_of_the_config(programs: Programs, monkeypatch:
     assert table(office) == [{"score": 3.0}]
 
 
-def test_a_process_that_is_not_the_first_of_several_reports_nothing(programs: Programs) -> None:
+def test_of_several_processes_the_first_of_torchruns_reports_and_folds_after_one_another_do(programs: Programs) -> None:
     office = programs.office("""
         import os, subprocess, sys
         import wandb
         if "RANK" not in os.environ:
-            subprocess.run([sys.executable, __file__], env={**os.environ, "RANK": "1"}, check=True)
-            subprocess.run([sys.executable, __file__], env={**os.environ, "RANK": "0"}, check=True)
+            for rank in "100":
+                subprocess.run([sys.executable, __file__], env={**os.environ, "RANK": rank}, check=True)
         else:
             with wandb.init() as run:
                 assert run.disabled == (os.environ["RANK"] == "1")
                 run.log({"score": 1})
     """)
     assert programs.attempt(office).ended.outcome == "done"
-    assert table(office) == [{"score": 1.0}]
+    assert table(office) == [{"score": 1.0}] * 2
+
+
+def test_runs_of_child_processes_beside_the_trials_own_are_harmless(programs: Programs, capfd: Any) -> None:
+    office = programs.office("""
+        import multiprocessing, os, sys
+        import wandb
+
+        def fold(number):
+            run = wandb.init(group="folds", reinit=True)
+            run.log({"score": -number})
+            run.save()
+            wandb.join()
+            assert run.disabled and run.get_sweep_url() == ""
+
+        if __name__ == "__main__":
+            run = wandb.init()
+            for way in ("fork", "spawn"):
+                child = multiprocessing.get_context(way).Process(target=fold, args=(1,))
+                child.start()
+                child.join()
+                assert child.exitcode == 0
+            run.log({"score": 1})
+            run.log({"test": 2})
+            if not os.fork():
+                sys.exit()  # which ends as the parent will, with what is left
+            os.wait()
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 1.0}, {"score": 1.0, "test": 2.0}]
+    assert "another process of this trial has the run; what this one logs is not recorded" in capfd.readouterr().err
 
 
 def test_a_program_may_have_an_interpreter_of_its_own(programs: Programs) -> None:
