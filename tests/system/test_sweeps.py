@@ -58,7 +58,7 @@ if wandb.run.resumed:
     model.load_state_dict(checkpoint["model_state_dict"])
     optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
     epoch = checkpoint["epoch"]
-while epoch < 12:
+while epoch < 20:
     time.sleep(0.25)
     optimizer.zero_grad()
     loss = torch.nn.functional.mse_loss(model(inputs), targets)
@@ -106,7 +106,7 @@ def test_a_sweep_with_a_script_of_pytorch_goes_on_after_its_script_and_its_worke
     assert attempts[2]["from_step"] > attempts[1]["from_step"]
     killed, whole = curves(desk, "fold")
     assert killed == whole
-    assert [(row["step"], row["epoch"]) for row in whole] == [(n + 1, n) for n in range(12)]
+    assert [(row["step"], row["epoch"]) for row in whole] == [(n + 1, n) for n in range(20)]
     assert whole[-1]["val/loss"] < whole[0]["val/loss"] / 2
     desk.run("verify", "fold")
     logs = desk.run("logs", "fold", "0").stdout
