@@ -3,7 +3,7 @@
 #   make demo     a real experiment: 40 small networks on handwritten digits
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
 #   make test     all but what is for the night, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
-#   make nightly  everything, and the frameworks of regrow.integrations (1 GB) for it: also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
+#   make nightly  everything, and for it the frameworks of regrow.integrations (1 GB), Hydra and W&B (120 MB): also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
@@ -19,6 +19,8 @@ JOBS := 2
 UNIT_JOBS := 2
 UPGRADE :=
 TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
+HYDRA = $(shell sed -n 's/^test-hydra = \["\(.*\)"\].*/\1/p' pyproject.toml)
+WANDB = $(shell sed -n 's/^test-wandb = \["\(.*\)"\].*/\1/p' pyproject.toml)
 FRAMEWORKS := sklearn,xgboost,lightgbm,catboost,lightning,keras,flax,transformers,accelerate
 
 TUNE_EXAMPLES = $(shell sed -n 's/^tune-examples = \[\(.*\)\]/\1/p' pyproject.toml | sed 's/", "/" "/g')
@@ -51,7 +53,7 @@ units: $(VENV)/.installed
 test: $(VENV)/.installed $(VENV)/.torch
 	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder -m "not nightly" $(ARGS)
 
-nightly: $(VENV)/.installed $(VENV)/.torch $(VENV)/.frameworks
+nightly: $(VENV)/.installed $(VENV)/.torch $(VENV)/.frameworks $(VENV)/.apart
 	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed
@@ -121,6 +123,12 @@ $(VENV)/.torch: $(VENV)/.locked
 $(VENV)/.frameworks: $(VENV)/.installed $(VENV)/.torch
 	$(PIP) freeze --exclude-editable | sed -n '/==/p' > $(VENV)/there.txt
 	$(PIP) install --quiet --no-build-isolation --constraint $(VENV)/there.txt --editable ".[$(FRAMEWORKS)]"
+	@touch $@
+
+# In folders of their own, which only the programs of their tests have on their path: both bring other releases of what is locked.
+$(VENV)/.apart: pyproject.toml | $(VENV)/.installed
+	$(PIP) install --quiet --upgrade --target $(VENV)/apart/hydra "$(HYDRA)"
+	$(PIP) install --quiet --upgrade --target $(VENV)/apart/wandb "$(WANDB)"
 	@touch $@
 
 clean:

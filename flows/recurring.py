@@ -78,7 +78,7 @@ def resolved_here(
 ) -> Resolved:
     """See `resolved`, for the flow run that this is called in."""
     if when is None:  # most runs: nothing is asked of the server
-        return _plain(name, _given(name, spec, event), trials)
+        return _plain(name, _given(name, spec, event, trials), trials)
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         raise RuntimeError("a run of a schedule is a flow run")
@@ -94,7 +94,7 @@ def resolved(
 
     Raises UserError or SpecError for what cannot be run.
     """
-    given = _given(name, spec, event)
+    given = _given(name, spec, event, trials)
     if when is None:
         return _plain(name, given, trials)
     try:
@@ -144,9 +144,11 @@ def _plain(name: str, spec: Spec | None, trials: int | None) -> Resolved:
     return Resolved(name=name, spec=spec, trials=trials, schedule=name)
 
 
-def _given(name: str, spec: dict[str, Any] | str | None, event: dict[str, Any] | None) -> Spec | None:
+def _given(
+    name: str, spec: dict[str, Any] | str | None, event: dict[str, Any] | None, trials: int | None
+) -> Spec | None:
     """The specification of a flow run's parameters, None where it goes on with what is there."""
-    parsed = read_spec(Path(spec)) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
+    parsed = read_spec(Path(spec), trials=trials) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
     if parsed is None or (parsed.name == name and event is None):
         return parsed
     return Spec.parse({**parsed.to_json(), "name": name, **({} if event is None else {"event": event})})

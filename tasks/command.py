@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.search.events import Cause
-from regrow.search.spec.command import arguments
+from regrow.search.spec.command import ENV, arguments
 from regrow.tasks import supervisor
 from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.messages import Job
@@ -42,6 +42,8 @@ LOOK_SECONDS = 0.2
 """Between two looks at the reports' file, and at whether the attempt was told to end."""
 NOTICE_SECONDS = 1.0
 """A SIGTERM for the whole machine may reach the program before the attempt hears of it."""
+STANDIN = Path(__file__).parent / "standin"
+"""A folder with nothing but a module `wandb`; on the import path of such programs only."""
 INTERPRETERS = ("python", "python3")
 """At the front of a command: the interpreter that runs the trial."""
 _READ_BYTES = 1 << 16
@@ -94,6 +96,7 @@ def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
     """What a program learns of its trial: variables, of which the placeholders of a command are some."""
     told = {
         "TRIAL": str(trial.number), "ATTEMPT": str(trial.attempt), "SEED": str(trial.seed), "NAME": job.experiment,
+        "METRIC": job.objective,
         "MAX_STEPS": "" if job.max_steps is None else str(job.max_steps), "STEP": str(trial.step),
         "CHECKPOINT": str(scratch / "checkpoint"), "RESTORED": "" if trial.restored is None else str(trial.restored),
         "SCRATCH": str(scratch), "REPORT": "" if job.report is None else str(scratch / job.report),
@@ -105,8 +108,16 @@ def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
 def filled(job: Job, trial: Trial, variables: dict[str, str]) -> list[str]:
     """The command of this trial, as it is started."""
     ours = {name.removeprefix("REGROW_").lower(): value for name, value in variables.items()}
+    ours |= {f"{ENV}{name}": value for name, value in os.environ.items()}
     command = arguments(job.command, trial.config, ours)
     return [sys.executable, *command[1:]] if command[0] in INTERPRETERS else command
+
+
+def standing_in() -> dict[str, str]:
+    """The import path with our `wandb` on it, where the specification asks for it; that of a sweep file does."""
+    if not os.environ.get("REGROW_WANDB_PACKAGE"):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(STANDIN), os.environ.get("PYTHONPATH")]))}
 
 
 class _Program:
@@ -138,7 +149,7 @@ class _Program:
         self._command = filled(job, trial, variables)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(GRACE_SECONDS), *self._command], cwd=job.folder,
-            env={"PYTHONUNBUFFERED": "1", **os.environ, **variables, ADDRESS: str(scratch / "socket")},
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **variables, **standing_in(), ADDRESS: str(scratch / "socket")},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )
         assert self._process.stdout is not None

@@ -123,13 +123,18 @@ def read_map(path: Path, what: str, see: str) -> dict[str, Any]:
 
 
 def located(error: SpecError, path: Path) -> SpecError:
-    """The error with its place in a file, `sweep.yaml:7`: of its key, or of what of that is there; else the file alone."""
+    """The error with its place in a file."""
+    return error.at(place(error.key, path))
+
+
+def place(key: str, path: Path) -> str:
+    """Where in a file a dotted key stands, `sweep.yaml:7`: it, or what of it is there; else the file alone."""
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         node = None
-    line = _line(node, error.key.split("."))
-    return error.at(str(path) if line is None else f"{path}:{line}")
+    line = _line(node, key.split("."))
+    return str(path) if line is None else f"{path}:{line}"
 
 
 def _line(node: yaml.Node | None, path: list[str]) -> int | None:

@@ -46,12 +46,12 @@ def order(
     quiet: bool = False, as_json: bool = False,
 ) -> Order:
     """An experiment for a cluster. Raises UserError and SpecError for what can be known beforehand to be wrong."""
-    from regrow.infra.state.spec_file import read_spec
+    from regrow.cli.spec_file import read
     from regrow.infra.state.yaml_file import located
     from regrow.launch import check_search, glance_at
     from regrow.remote import Order, check_state
 
-    spec = read_spec(file)
+    spec = read(file, trials)
     places = Places.at(state or spec.state)
     try:
         if name is not None:

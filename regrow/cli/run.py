@@ -45,11 +45,11 @@ def run(
         run_on(file, on, yes=yes, keep=keep, **given)
     if yes or keep:
         raise UserError("--yes and --keep go with --on CLUSTER")
+    from regrow.cli.spec_file import read
     from regrow.infra.ray.scaling import with_market
-    from regrow.infra.state.spec_file import read_spec
     from regrow.infra.state.yaml_file import located
 
-    spec = with_market(read_spec(file))
+    spec = with_market(read(file, trials))
     try:
         if name is not None:
             spec = type(spec).parse({**spec.to_json(), "name": name})

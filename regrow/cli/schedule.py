@@ -74,7 +74,7 @@ def schedule(
     state: StateOption = None,
 ) -> None:
     """Have the experiment that FILE describes started by itself: by the clock or by events. Options go before its `when`."""
-    from regrow.infra.state.spec_file import read_spec
+    from regrow.cli.spec_file import read
     from regrow.infra.state.yaml_file import located
 
     given = {
@@ -84,7 +84,7 @@ def schedule(
     }
     given = {key: value for key, value in given.items() if value is not None}
     try:
-        spec = read_spec(file)
+        spec = read(file)
         spec = _scheduled(spec, name or spec.name, given, file)
         _make(spec, Places.at(state or spec.state), file)
     except SpecError as error:

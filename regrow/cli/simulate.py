@@ -29,8 +29,8 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate the experiment that FILE describes over recorded learning curves: hours of it in seconds, nothing is trained."""
+    from regrow.cli.spec_file import read
     from regrow.infra.exports.recorded import Table, read_trace
-    from regrow.infra.state.spec_file import read_spec
     from regrow.launch import check_search
     from regrow.search.errors import SearchCodeError, SpecError
     from regrow.search.events import encode
@@ -39,7 +39,7 @@ def simulate(
     from regrow.tasks.traces import user_trace
 
     changes = {name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None}
-    spec = read_spec(file)
+    spec = read(file, trials)
     if changes:
         spec = type(spec).parse({**spec.to_json(), **changes}, where=str(file))
     check_search(spec)

@@ -40,13 +40,13 @@ def try_(
     keep: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Leave the last checkpoint's files here")] = None,
 ) -> None:
     """Try one trial of the experiment that FILE describes here and now: nothing is recorded, print and breakpoint() work."""
-    from regrow.infra.state.spec_file import read_spec
+    from regrow.cli.spec_file import read
     from regrow.launch import check_rllib, glance_at
     from regrow.one_trial import OneTrial, cluster_for, configuration, temporary_store
 
     if keep is not None and keep.exists():
         raise UserError(f"--keep: {keep} exists already; name a folder that is to be made")
-    spec = read_spec(file)
+    spec = read(file, trials=1)
     most = spec.max_steps if steps is None else steps if spec.max_steps is None else min(steps, spec.max_steps)
     try:
         config = configuration(spec, trial, _parse_settings(spec, given or []))

@@ -137,7 +137,7 @@ def _trainable(spec: Spec) -> None:
         if spec.checkpoint.every_steps is not None:
             problem, hint = "is the command's own business", "leave it out: what it saved is kept at its next report"
             raise SpecError(key="checkpoint.every_steps", value=spec.checkpoint.every_steps, problem=problem, hint=hint)
-        check_command(spec.command, spec.space, max_steps=spec.max_steps, file=spec.report.file)
+        check_command(spec.command, spec.space, max_steps=spec.max_steps, file=spec.report.file, env=spec.env)
     elif spec.trainable == COMMAND:
         hint = "write trainable: file.py:function, or command: [python, file.py, ...]"
         raise SpecError(key="trainable", value=None, problem="is missing", hint=hint)

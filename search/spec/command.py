@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from regrow.search.errors import SpecError
@@ -22,8 +22,12 @@ OURS = {
     "scratch": "a folder of the attempt's own, gone afterwards", "report": "the file of `report: {file: ...}`",
 }
 """Placeholders that are no parameters."""
-ALL = ("args", "args:hydra")
-"""Placeholders of all parameters at once, each an argument: `--lr=0.1`, and `lr=0.1`."""
+_PREFIXES = {"args:wandb": "--", "args:no_hyphens": "", "args:append_hydra": "+", "args:override_hydra": "++"}
+ALL = ("args", "args:hydra", *_PREFIXES, "args:no_boolean_flags", "args:no_equals", "args:json")
+"""Placeholders of all parameters at once, each an argument: `--lr=0.1`, `lr=0.1` as Hydra reads it, and as W&B's agent writes
+them: `--x=True`, `x=True`, `+x=True`, `++x=True`, `--x` or nothing, `--x` and `True`, and one argument of JSON."""
+ENV = "env:"
+"""Before the name of an environment variable, which the trial's worker fills in: its value is not stored."""
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _PLAIN = re.compile(r"[\w./:@%+-]+")
 """Text that Hydra reads as it is."""
@@ -46,8 +50,12 @@ def _written(argument: Any, place: int) -> str:
     raise SpecError(f"command.{place}", argument, "is no argument of a command", "write text, in quotes")
 
 
-def check(command: tuple[str, ...], space: Space, *, max_steps: int | None, file: str | None) -> None:
-    """Raises SpecError for a placeholder that nothing can fill. `file` is that of the reports, None for none."""
+def check(
+    command: tuple[str, ...], space: Space, *, max_steps: int | None, file: str | None, env: Collection[str] = ()
+) -> None:
+    """Raises SpecError for a placeholder that nothing can fill. `file` is that of the reports, None for none; `env` are the
+    names of variables that the workers have.
+    """
     parameters = {parameter.name: bool(parameter.when) for parameter in space.parameters}
     for name, conditional in parameters.items():
         if conditional and name in OURS:
@@ -66,6 +74,8 @@ def check(command: tuple[str, ...], space: Space, *, max_steps: int | None, file
             if name in ALL and name not in parameters:
                 if argument != token[0]:
                     raise SpecError(key, argument, f"{{{name}}} is several arguments", "let it stand alone")
+            elif name.startswith(ENV) and name not in parameters:
+                _check_forwarded(name.removeprefix(ENV), env, key, argument)
             elif name not in parameters and name not in OURS:
                 hint = f"{nearest(name, [*parameters, *OURS, *ALL])}; for braces write {{{{ and }}}}"
                 raise SpecError(key, argument, f"there is no parameter {name!r}", hint)
@@ -78,12 +88,18 @@ def check(command: tuple[str, ...], space: Space, *, max_steps: int | None, file
                 raise SpecError(key, argument, f"{name} may be absent, and {command[place - 1]} would stay", hint)
 
 
+def _check_forwarded(variable: str, env: Collection[str], key: str, argument: str) -> None:
+    if variable not in env:
+        hint = f"add env: {{{variable}: null}}, which forwards it and stores no value"
+        raise SpecError(key, argument, f"the variable {variable} is not forwarded to trials", hint)
+
+
 def _is_flag(argument: str) -> bool:
     return argument.startswith("-") and "=" not in argument and "{" not in argument
 
 
 def arguments(command: tuple[str, ...], config: Mapping[str, Any], ours: Mapping[str, str]) -> list[str]:
-    """The command with its placeholders filled. `config` is nested; `ours` has a text for each name of OURS.
+    """The command with its placeholders filled. `config` is nested; `ours` has a text for each name of OURS and `env:NAME`.
 
     An argument with a parameter that does not take part, or with an empty `{restored}`, is left out.
     """
@@ -92,12 +108,26 @@ def arguments(command: tuple[str, ...], config: Mapping[str, Any], ours: Mapping
 
 def _filled(argument: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> Iterator[str]:
     if argument[1:-1] in ALL and argument == f"{{{argument[1:-1]}}}" and argument[1:-1] not in config:
-        hydra = argument != "{args}"
-        yield from (f"{name}={_hydra(value)}" if hydra else f"--{name}={as_text(value)}" for name, value in _leaves(config, ""))
+        yield from _all(argument[1:-1], config)
         return
     values = {token[1]: _value(token[1], config, ours) for token in _TOKEN.finditer(argument) if token[1] is not None}
     if None not in values.values():
         yield _TOKEN.sub(lambda token: token[0][0] if token[1] is None else str(values[token[1]]), argument)
+
+
+def _all(form: str, config: Mapping[str, Any]) -> Iterator[str]:
+    if form == "args:json":
+        yield json.dumps(config, ensure_ascii=False)
+        return
+    for name, value in _leaves(config, ""):
+        if form == "args:no_boolean_flags" and isinstance(value, bool):
+            yield from [f"--{name}"] if value else []
+        elif form == "args:no_equals":
+            yield from (f"--{name}", str(value))
+        elif form in ("args", "args:hydra"):
+            yield f"--{name}={as_text(value)}" if form == "args" else f"{name}={_hydra(value)}"
+        else:
+            yield f"{_PREFIXES.get(form, '--')}{name}={value}"
 
 
 def _value(name: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> str | None:

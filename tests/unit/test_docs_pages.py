@@ -18,6 +18,7 @@ from regrow.infra.state.yaml_file import read_map
 from regrow.search.events import AnyEvent
 from regrow.search.space import Space
 from regrow.search.spec import Spec
+from regrow.search.spec.wandb import OURS, is_sweep, translated
 from tests.system.reader import ROOT, Block, Page, compare, is_typed, pages, pattern, read
 
 PAGES = pages()
@@ -41,6 +42,7 @@ def test_every_specification_and_part_of_one_is_valid(block: Block) -> None:
     if block.mark("skip") is not None or block.title in ("wrong.yaml", "automation.yaml", "cluster.yaml"):
         return  # shown because it is refused, or not a specification; what the page says of it is tested where it is typed
     written = yaml.safe_load(block.body)
+    written = translated(written, "page")[0] if is_sweep(written) else written.get(OURS, written)
     Spec.parse(written if {"trainable", "command", "rllib"} & written.keys() else {**BASE, **written})
 
 

@@ -1,0 +1,146 @@
+"""What a program that logs to W&B sees as `wandb` in a trial of a sweep file: its logs become reports. Nothing is sent anywhere.
+
+With REGROW_WANDB_PACKAGE=real it makes room for W&B's own package, which then reports here, too (`tasks/wandb/real.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# For a program with an interpreter of its own: it finds what is imported here, and nothing else of where regrow is installed.
+sys.path.append(str(Path(__file__).parents[3]))
+from regrow.tasks.wandb.artifacts import Artifact, Media, Plots, Table
+from regrow.tasks.wandb.config import Config
+from regrow.tasks.wandb.run import Run, swept
+from regrow.tasks.wandb.said import WAY_OUT, say
+
+sys.path.pop()
+
+__all__ = [
+    "AlertLevel", "Artifact", "Audio", "Error", "Graph", "Histogram", "Html", "Image", "Molecule", "Object3D", "Plotly", "Run",
+    "Settings", "Table", "Video", "config", "finish", "init", "login", "plot", "run", "setup", "teardown",
+]
+__path__: list[str] = []
+"""It has no modules below it; `_Absent` says so."""
+__version__ = "0.31.0+regrow"
+"""The release of W&B's whose calls these are."""
+
+config = Config(swept())
+run: Run | None = None
+"""Of this process, from `init` to `finish`."""
+_begun: Run | None = None
+_process = 0
+"""In which it began."""
+plot = Plots()
+Image = Video = Audio = Html = Histogram = Object3D = Molecule = Plotly = Graph = Media
+
+
+class Error(Exception):
+    """What is wrong with how `wandb` is called."""
+
+
+class Settings:
+    """Settings, none of which means anything here."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+
+class AlertLevel:
+    """How bad an alert is."""
+
+    INFO, WARN, ERROR = "INFO", "WARN", "ERROR"
+
+
+def init(
+    entity: Any = None, project: Any = None, dir: Any = None, id: Any = None, name: str | None = None,  # noqa: A002, ARG001 - W&B's
+    notes: Any = None, tags: Any = None, config: Any = None, **settings: Any,
+) -> Run:
+    """The run of this trial, with `config` as defaults below the sweep's values. Once more in a process it is the same one."""
+    global run, _begun, _process  # noqa: PLW0603 - wandb.run is a variable of the module
+    ours: Config = globals()["config"]
+    ours.update(config or {})
+    if _begun is None or _process != os.getpid():  # a forked child is another process of the trial
+        _begun, _process = Run(ours, {**settings, "name": name, "notes": notes, "tags": tags}), os.getpid()
+        atexit.register(_begun.finish)
+        globals()["summary"] = _begun.summary
+    elif run is None:
+        say("init: a trial is one run; what is logged after the first one's end are further steps of it")
+    run = _begun
+    return run
+
+
+def finish(*_: Any, **__: Any) -> None:
+    """Reports what is left, and ends the run."""
+    global run  # noqa: PLW0603 - as above
+    if run is not None:
+        run.finish()
+        run = None
+
+
+join = finish
+
+
+def setup(*_: Any, **__: Any) -> None:
+    """Nothing: there is no service."""
+
+
+teardown = require = ensure_configured = termsetup = setup
+
+
+def login(*_: Any, **__: Any) -> bool:
+    """True: there are no accounts here."""
+    return True
+
+
+def termlog(text: str = "", *_: Any, **__: Any) -> None:
+    """Says it in the trial's log."""
+    say(text)
+
+
+termwarn = termerror = termlog
+_OF_RUN = (
+    "log", "save", "restore", "define_metric", "watch", "unwatch", "alert", "log_artifact", "log_model", "log_code",
+    "mark_preempting",
+)
+_ELSEWHERE = {
+    "sweep": "`regrow run sweep.yaml` makes the sweep", "agent": "`regrow run sweep.yaml` starts the trials",
+    "controller": "the sweep's method is regrow's", "Api": "nothing is asked of W&B",
+    "use_artifact": "nothing is fetched from W&B", "use_model": "nothing is fetched from W&B",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What belongs to the run; and for what is not here, why. Raises Error before `init`, else AttributeError."""
+    if name in _OF_RUN:
+        if run is None:
+            raise Error(f"You must call wandb.init() before wandb.{name}()")
+        return getattr(run, name)
+    if name == "summary":
+        raise Error("You must call wandb.init() before wandb.summary")
+    if name.startswith("__"):
+        raise AttributeError(name)
+    why = _ELSEWHERE.get(name, "it is not in regrow's stand-in")
+    raise AttributeError(f"wandb.{name}: {why}; {WAY_OUT}")
+
+
+class _Absent:
+    """Asked last for modules below this one (wandb.keras, wandb.sklearn)."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        """Raises ModuleNotFoundError for those, and knows no others."""
+        if name.startswith("wandb."):
+            raise ModuleNotFoundError(f"No module named {name!r} in regrow's stand-in for wandb; {WAY_OUT}", name=name)
+
+
+if os.environ.get("REGROW_WANDB_PACKAGE") == "real":
+    from regrow.tasks.wandb.real import make_way
+
+    make_way()
+else:
+    sys.meta_path.append(_Absent)

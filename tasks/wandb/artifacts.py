@@ -1,0 +1,83 @@
+"""What a program makes for W&B beside numbers: artifacts, whose files are kept; pictures, tables and the like, which are not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+class Artifact:
+    """Files under one name."""
+
+    def __init__(self, name: str, type: str = "", *_: Any, metadata: Any = None, **__: Any) -> None:  # noqa: A002 - W&B's
+        self.name, self.type, self.metadata = name, type, dict(metadata or {})
+        self.files: dict[str, Path] = {}
+
+    @classmethod
+    def of(cls, path: Path) -> Artifact:
+        """One of a file, or of a folder's files."""
+        made = cls(path.name)
+        (made.add_dir if path.is_dir() else made.add_file)(path)
+        return made
+
+    def add_file(self, local_path: Any, name: str | None = None, *_: Any, **__: Any) -> None:
+        """Adds a file. Raises ValueError where there is none."""
+        if not Path(local_path).is_file():
+            raise ValueError(f"Artifact.add_file: there is no file {local_path}")
+        self.files[name or Path(local_path).name] = Path(local_path)
+
+    def add_dir(self, local_path: Any, name: str | None = None, *_: Any, **__: Any) -> None:
+        """Adds a folder's files."""
+        for file in sorted(Path(local_path).rglob("*")):
+            if file.is_file():
+                self.files[str(Path(name or "") / file.relative_to(local_path))] = file
+
+    @contextmanager
+    def new_file(self, name: str, mode: str = "w", encoding: str | None = None) -> Iterator[IO[Any]]:
+        """A file to write, which is added."""
+        path = Path(tempfile.mkdtemp(prefix="regrow-artifact-")) / Path(name).name
+        with path.open(mode, encoding=encoding) as file:
+            yield file
+        self.files[name] = path
+
+    def wait(self, *_: Any, **__: Any) -> Artifact:
+        """It is there."""
+        return self
+
+
+class Media:
+    """A picture, a sound, a histogram, a page: made and logged, and not recorded, which the log says."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class Table(Media):
+    """A table, which a program may also read."""
+
+    def __init__(self, columns: Any = None, data: Any = None, dataframe: Any = None, *_: Any, **__: Any) -> None:
+        if dataframe is not None:
+            columns, data = list(dataframe.columns), dataframe.values.tolist()
+        self.columns: list[Any] = list(columns or ["Input", "Output", "Expected"])
+        self.data: list[list[Any]] = [list(row) for row in data or ()]
+
+    def add_data(self, *row: Any) -> None:
+        """Adds a row."""
+        self.data.append(list(row))
+
+    def add_column(self, name: Any, data: Any, *_: Any, **__: Any) -> None:
+        """Adds a column."""
+        self.columns.append(name)
+        self.data = [[*row, value] for row, value in zip(self.data or [[] for _ in data], data, strict=True)]
+
+
+class Plots:
+    """`wandb.plot`: whatever is drawn with it is not recorded."""
+
+    def __getattr__(self, name: str) -> type[Media]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Media

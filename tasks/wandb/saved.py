@@ -1,0 +1,88 @@
+"""Files that a program saves with W&B, as checkpoints: each goes with the row that is logged after it was saved.
+
+A row that is logged before, or under the same step, may be older than the file; the one after is not. Where the program then
+goes on from an older state than the row's, it logs steps again that are there already, and these are ignored (`rows.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_NOTED = "regrow-wandb.json"
+"""Beside the program's files: the step at which W&B would go on, and the metric as it was."""
+
+
+class Saved:
+    """The files of one attempt. `restored` has those of the attempt before, None where there are none."""
+
+    def __init__(self, scratch: Path, checkpoint: Path, restored: Path | None) -> None:
+        self._new, self._ready = scratch / "wandb" / "new", scratch / "wandb" / "ready"
+        self._checkpoint, self._restored = checkpoint, restored
+        self._first = True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are files that no row has gone with."""
+        return self._new.exists() or self._ready.exists()
+
+    def before(self) -> dict[str, Any] | None:
+        """What `publish` noted with the checkpoint to go on from; None where no attempt before has saved anything."""
+        try:
+            return None if self._restored is None else dict(json.loads((self._restored / _NOTED).read_text()))
+        except FileNotFoundError:  # the program saved it in a way of its own
+            return None
+
+    def keep(self, source: Path, name: str) -> None:
+        """Copies a file as it is now."""
+        if self._first and self._restored is not None:  # what is saved once and for all, a vocabulary
+            shutil.copytree(self._restored, self._new, dirs_exist_ok=True)
+        self._first = False
+        target = self._new / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+    def ripen(self) -> None:
+        """What was saved goes with the next row."""
+        _move(self._new, self._ready)
+
+    def discard(self) -> None:
+        """What is due is in the checkpoint to go on from already."""
+        shutil.rmtree(self._ready, ignore_errors=True)
+        self._first = True
+
+    def publish(self, noted: Mapping[str, float]) -> None:
+        """What is due becomes the checkpoint of the row that is reported next."""
+        if self._ready.exists():
+            _move(self._ready, self._checkpoint)
+            (self._checkpoint / _NOTED).write_text(json.dumps(noted))
+
+    def restore(self, name: str, folder: Path) -> Path:
+        """Copies a file that an attempt before has saved into a folder. Raises ValueError where there is none."""
+        source = None if self._restored is None else self._restored / stored_as(Path(name), None)
+        if source is None or not source.is_file():
+            raise ValueError(f"wandb.restore: no attempt of this trial has saved {name!r}")
+        target = folder / stored_as(Path(name), None)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+        return target
+
+
+def stored_as(path: Path, base: Path | None) -> str:
+    """Under which name a file is kept: below `base`; else as its relative path, or its last part where that leads elsewhere."""
+    if base is not None:
+        return os.path.relpath(path, base)
+    normal = os.path.normpath(path)
+    return path.name if os.path.isabs(normal) or normal.startswith("..") else normal
+
+
+def _move(source: Path, target: Path) -> None:
+    for file in [path for path in source.rglob("*") if path.is_file()]:
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(place)
+    shutil.rmtree(source, ignore_errors=True)

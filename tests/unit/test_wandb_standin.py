@@ -1,0 +1,383 @@
+"""What a program written for W&B sees in a trial: real programs with `import wandb`, run by an attempt."""
+
+from __future__ import annotations
+
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.search.events import Reported
+from regrow.tasks.wandb.config import Config
+from regrow.tasks.wandb.saved import stored_as
+from tests.unit.office import Office
+from tests.unit.programs import Programs
+
+
+@pytest.fixture(autouse=True)
+def _sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGROW_WANDB_PACKAGE", "standin")
+
+
+def table(office: Office) -> list[dict[str, float | None]]:
+    """The rows of trial 0 that count, by step."""
+    found: dict[int, dict[str, float | None]] = {}
+    for event in office.events:
+        if isinstance(event, Reported):
+            found = {step: row for step, row in found.items() if step < event.rows[0].step}
+            found |= {row.step: row.metrics for row in event.rows}
+    return [found[step] for step in sorted(found)]
+
+
+def test_each_log_of_the_metric_is_a_step_and_what_has_none_goes_with_the_next(programs: Programs, capfd: Any) -> None:
+    office = programs.office("""
+        import wandb
+        with wandb.init(project="p", config={"epochs": 2}) as run:
+            for epoch in range(run.config.epochs):
+                for batch in range(3):
+                    run.log({"batch": batch, "loss": {"train": batch / 10}})
+                wandb.log({"epoch": epoch}, commit=False)
+                wandb.log({"score": epoch, "done": True})
+            wandb.log({"test": 7})
+            run.summary["best"] = 1.5
+    """, max_steps=None)
+    assert programs.attempt(office).ended.outcome == "done"
+    step = {"batch": 2.0, "loss.train": 0.2, "done": 1.0}
+    assert table(office) == [
+        {**step, "epoch": 0.0, "score": 0.0}, {**step, "epoch": 1.0, "score": 1.0}, {"test": 7.0, "best": 1.5, "score": 1.0},
+    ]
+    assert capfd.readouterr().err.count("batch is logged more often than score") == 1
+
+
+def test_with_steps_of_its_own_a_row_is_what_is_logged_for_one_step(programs: Programs, capfd: Any) -> None:
+    office = programs.office("""
+        import wandb
+        wandb.init()
+        for epoch in range(0, 30, 10):
+            wandb.log({"score": epoch}, step=epoch)
+            wandb.log({"lr": epoch / 100}, step=epoch)
+        wandb.log({"score": -1}, step=10)
+        assert wandb.run.step == 20
+        wandb.run.summary.update({"best": 20})
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 0.0, "lr": 0.0}, {"score": 10.0, "lr": 0.1}, {"score": 20.0, "lr": 0.2, "best": 20.0}]
+    assert "steps below 20 are recorded already" in capfd.readouterr().err
+
+
+def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_said_once(programs: Programs, capfd: Any) -> None:
+    office = programs.office("""
+        import numpy as np, wandb
+        wandb.login()
+        wandb.init(mode="disabled", settings=wandb.Settings(start_method="thread"))
+        wandb.define_metric("score", summary="max")
+        wandb.watch(object(), log="all")
+        for _ in range(2):
+            table = wandb.Table(columns=["a"], data=[[1]])
+            table.add_data(2)
+            assert table.data == [[1], [2]]
+            wandb.log({
+                "score": 0.5, "numpy": np.float32(0.25), "single": np.array([2]), "whole": 3,
+                "array": np.ones(3), "phase": "train", "none": None,
+                "picture": wandb.Image(np.ones((2, 2))), "histogram": wandb.Histogram([1, 2]), "table": table,
+                "plot": wandb.plot.line(table, "a", "b"),
+            })
+        wandb.finish()
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 0.5, "numpy": 0.25, "single": 2.0, "whole": 3.0}] * 2
+    said = capfd.readouterr().err
+    for name in ("array: ndarray", "phase: str", "picture: Media", "table: Table"):
+        assert said.count(f"{name} is not recorded, only single numbers are\n") == 1, said
+    assert said.count("watch: gradients are not recorded\n") == 1
+    assert "none" not in said
+
+
+def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(programs: Programs, capfd: Any) -> None:
+    pytest.importorskip("torch")
+    office = programs.office("""
+        import torch, wandb
+        wandb.init().log({"score": torch.tensor(0.5, requires_grad=True), "single": torch.ones(1, 1), "tensor": torch.ones(2)})
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 0.5, "single": 1.0}]
+    assert "tensor: Tensor is not recorded, only single numbers are\n" in capfd.readouterr().err
+
+
+def test_the_sweep_decides_its_parameters_and_the_program_all_others(programs: Programs, capfd: Any) -> None:
+    office = programs.office("""
+        import argparse, wandb
+        wandb.config.update(argparse.Namespace(x=9, width=4))
+        run = wandb.init(config={"x": 8, "epochs": 2})
+        wandb.config.x = 7
+        run.config["x"] = 6
+        run.config.setdefaults({"width": 5, "depth": 3})
+        swept = run.config["x"]
+        assert swept not in (6, 7, 8, 9) and dict(run.config) == {"x": swept, "width": 4, "epochs": 2, "depth": 3}, run.config
+        assert run.config.x == wandb.config["x"] and "x" in run.config and run.config.get("y") is None
+        run.log({"score": swept})
+    """, space={"x": {"uniform": [0.1, 1.0]}})
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": office.history.trials[0].config["x"]}]
+    assert "config: x stays 0." in capfd.readouterr().err
+
+
+def test_names_with_dots_are_keys_of_the_config(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGROW_WANDB_DOTTED", '["net.width", "net.act.kind"]')
+    space = {"x": {"uniform": [0.1, 1.0]}, "net": {"width": 3, "act": {"kind": "relu"}}}
+    office = programs.office("""
+        import wandb
+        config = wandb.init().config
+        assert list(config) == ["x", "net.width", "net.act.kind"], config
+        wandb.log({"score": config["net.width"]})
+    """, space=space)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 3.0}]
+
+
+def test_of_several_processes_the_first_of_torchruns_reports_and_folds_after_one_another_do(programs: Programs) -> None:
+    office = programs.office("""
+        import os, subprocess, sys
+        import wandb
+        if "RANK" not in os.environ:
+            for rank in "100":
+                subprocess.run([sys.executable, __file__], env={**os.environ, "RANK": rank}, check=True)
+        else:
+            with wandb.init() as run:
+                assert run.disabled == (os.environ["RANK"] == "1")
+                run.log({"score": 1})
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 1.0}] * 2
+
+
+def test_runs_of_child_processes_beside_the_trials_own_are_harmless(programs: Programs, capfd: Any) -> None:
+    office = programs.office("""
+        import multiprocessing, os, sys
+        import wandb
+
+        def fold(number):
+            run = wandb.init(group="folds", reinit=True)
+            run.log({"score": -number})
+            run.save()
+            wandb.join()
+            assert run.disabled and run.get_sweep_url() == ""
+
+        if __name__ == "__main__":
+            run = wandb.init()
+            for way in ("fork", "spawn"):
+                child = multiprocessing.get_context(way).Process(target=fold, args=(1,))
+                child.start()
+                child.join()
+                assert child.exitcode == 0
+            run.log({"score": 1})
+            run.log({"test": 2})
+            if not os.fork():
+                sys.exit()  # which ends as the parent will, with what is left
+            os.wait()
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 1.0}, {"score": 1.0, "test": 2.0}]
+    assert "another process of this trial has the run; what this one logs is not recorded" in capfd.readouterr().err
+
+
+def test_a_program_may_have_an_interpreter_of_its_own(programs: Programs) -> None:
+    venv.create(programs.folder / "own", with_pip=False)
+    office = programs.office("""
+        import importlib.util, sys
+        import wandb
+        assert sys.prefix.endswith("own") and importlib.util.find_spec("numpy") is None, sys.path
+        wandb.init().log({"score": 1})
+    """, run=("own/bin/python", "train.py"))
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 1.0}]
+
+
+def test_a_config_answers_as_a_map_does_and_names_what_it_has() -> None:
+    config = Config({"lr": 1})
+    assert {**config} == config.as_dict() == {"lr": 1}
+    with pytest.raises(AttributeError, match="the config has no 'width'; it has: lr"):
+        _ = config.width
+    with pytest.raises(TypeError, match=r"the file 'defaults.yaml' is not read"):
+        config.update("defaults.yaml")
+
+
+RESUMES = """
+    import json, os
+    import wandb
+
+    run = wandb.init(project="p", resume=True)
+    epoch, total = 0, 0.0
+    if wandb.run.resumed:
+        state = json.load(wandb.restore("./state.json"))
+        epoch, total = state["epoch"], state["total"]
+    killed = wandb.run.resumed
+    while epoch < 5:
+        epoch, total = epoch + 1, total + 0.5
+        LOOP
+        if epoch == 4 and not killed:
+            os.kill(os.getpid(), 9)
+    wandb.finish()
+"""
+LOG, SAVE = 'wandb.log({"score": total, "epoch": epoch}STEP)', 'json.dump({"epoch": epoch, "total": total}, open("state.json", "w")); wandb.save("state.json")'
+
+
+@pytest.mark.parametrize(("loop", "step"), [
+    ((SAVE, LOG), ""), ((SAVE, LOG), ", step=epoch"), ((LOG, SAVE), ", step=epoch"),
+    (("if epoch % 2: " + SAVE, LOG), ", step=epoch"), ((LOG, "if epoch % 2: " + SAVE), ", step=epoch"),
+])
+def test_what_is_saved_is_gone_on_from_and_every_row_is_there_once(programs: Programs, loop: tuple[str, str], step: str) -> None:
+    lines = [part.replace("STEP", step) for part in loop]
+    office = programs.office(RESUMES.replace("LOOP", "\n        ".join(lines)))
+    assert programs.attempt(office).ended.cause == "infrastructure"
+    second = programs.attempt(office)
+    assert second.ended.outcome == "done", second.ended.message
+    assert second.restored >= 1, "it began anew"
+    assert table(office) == [{"score": n / 2, "epoch": float(n)} for n in range(1, 6)]
+
+
+def test_a_program_that_does_not_say_that_it_resumes_begins_anew_and_its_files_are_kept_at_its_end(programs: Programs) -> None:
+    office = programs.office("""
+        import os
+        import wandb
+        run = wandb.init()
+        assert not run.resumed
+        for epoch in range(4):
+            path = os.path.join(run.dir, "model.txt")
+            open(path, "w").write(str(epoch))
+            wandb.save(path)
+            run.log({"score": epoch})
+            if epoch == 2 and not os.path.exists("killed"):
+                open("killed", "w").close()
+                os.kill(os.getpid(), 9)
+        artifact = wandb.Artifact("final", type="model")
+        with artifact.new_file("notes/a.txt") as file:
+            file.write("a")
+        run.log_artifact(artifact).wait()
+    """)
+    assert programs.attempt(office).ended.cause == "infrastructure"
+    second = programs.attempt(office)
+    assert (second.ended.outcome, second.restored) == ("done", 0)
+    assert table(office) == [{"score": float(n)} for n in (0, 1, 2, 3, 3)]
+    manifest = office.store.read(office.history.trials[0].checkpoints[5].manifest).decode()
+    assert '"model.txt"' in manifest
+    assert '"notes/a.txt"' in manifest
+
+
+def test_a_program_that_begins_anew_after_its_files_were_kept_says_nothing_twice(programs: Programs) -> None:
+    office = programs.office("""
+        import os
+        import wandb
+        run = wandb.init()
+        open("model.txt", "w").close()
+        for epoch in range(2):
+            run.log({"score": epoch})
+        run.save("model.txt")
+        wandb.finish()
+        if not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), 9)
+        wandb.init().log({"score": 9})
+    """)
+    assert programs.attempt(office).ended.cause == "infrastructure"
+    second = programs.attempt(office)
+    assert (second.ended.outcome, second.restored) == ("done", 3)
+    assert [row["score"] for row in table(office)] == [0.0, 1.0, 1.0, 9.0]
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("wandb.log({'score': 1})", "wandb.Error: You must call wandb.init() before wandb.log()"),
+    ("wandb.init(); wandb.sweep({})", "wandb.sweep: `regrow run sweep.yaml` makes the sweep; REGROW_WANDB=real before"),
+    ("wandb.init().use_artifact('model:latest')", "a run has no use_artifact in regrow's stand-in for wandb; REGROW_WANDB=real"), ("wandb.Api()", "wandb.Api: nothing is asked of W&B"),
+    ("import wandb.keras", "No module named 'wandb.keras' in regrow's stand-in for wandb; REGROW_WANDB=real"),
+    ("wandb.init().log(3)", "wandb.log takes a map"),
+    ("wandb.init(); wandb.restore('best.pt')", "no attempt of this trial has saved 'best.pt'"),
+])
+def test_what_is_not_here_is_an_error_of_the_program_that_says_so(programs: Programs, line: str, message: str) -> None:
+    office = programs.office(f"import wandb\n{line}")
+    ended = programs.attempt(office).ended
+    assert (ended.outcome, ended.cause) == ("failed", "error")
+    assert message in ended.message
+
+
+def test_a_metric_that_is_never_logged_is_told_with_those_that_were(programs: Programs) -> None:
+    office = programs.office("""
+        import wandb
+        wandb.init()
+        wandb.log({"loss": 1, "acc": 2})
+    """)
+    assert "the metric 'score' was not reported; reported were: loss, acc" in programs.attempt(office).ended.message
+
+
+def test_what_is_logged_at_the_end_by_an_attempt_that_has_no_step_left_is_recorded(programs: Programs) -> None:
+    office = programs.office("""
+        import os
+        import wandb
+        with wandb.init(resume=True) as run:
+            resumed = run.resumed
+            if not resumed:
+                open("model", "w").close()
+                run.save("model")
+                run.log({"score": 0.5}, step=3)
+                run.log({"score": 0.25}, step=4)
+                os.kill(os.getpid(), 9)
+            assert run.step == run.starting_step == 4
+            run.log({"test": 1})
+    """)
+    assert programs.attempt(office).ended.cause == "infrastructure"
+    assert programs.attempt(office).restored == 1
+    assert table(office) == [{"score": 0.5}, {"score": 0.5, "test": 1.0}]
+
+
+def test_a_metric_of_the_summary_alone_is_the_trials_one_step(programs: Programs) -> None:
+    office = programs.office("""
+        import wandb
+        with wandb.init() as run:
+            run.log({"loss": 1})
+            run.summary["score"] = 0.5
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"loss": 1.0, "score": 0.5}]
+
+
+def test_after_the_last_step_nothing_is_reported_and_the_program_comes_to_its_end(programs: Programs, capfd: Any) -> None:
+    office = programs.office("""
+        import wandb
+        with wandb.init() as run:
+            for epoch in range(3):
+                run.log({"score": epoch})
+            run.log({"test": 1})
+        open("end", "w").close()
+    """, max_steps=3)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert len(table(office)) == 3
+    assert (programs.folder / "end").exists()
+    assert "not recorded, as this was the last step (max_iter): test" in capfd.readouterr().err
+
+
+def test_a_programs_traceback_stays_the_last_word(programs: Programs) -> None:
+    office = programs.office("""
+        import wandb
+        wandb.init()
+        wandb.log({"score": 1})
+        wandb.log({"loss": 1})
+        raise ValueError("no such optimizer")
+    """)
+    assert programs.attempt(office).ended.message == "python train.py exited with 1: ValueError: no such optimizer"
+    assert len(table(office)) == 1
+
+
+def test_without_the_sweep_the_stand_in_is_on_no_path(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REGROW_WANDB_PACKAGE")
+    office = programs.office("import sys; print('{\"score\": %d}' % any('standin' in place for place in sys.path))")
+    programs.attempt(office)
+    assert table(office) == [{"score": 0.0}]
+
+
+@pytest.mark.parametrize(("path", "base", "name"), [
+    ("./a/b.pt", None, "a/b.pt"), ("/x/b.pt", None, "b.pt"), ("../b.pt", None, "b.pt"), ("/x/y/b.pt", "/x", "y/b.pt"),
+])
+def test_a_saved_file_is_called_as_w_and_b_calls_it(path: str, base: str | None, name: str) -> None:
+
+    assert stored_as(Path(path), None if base is None else Path(base)) == name
