@@ -14,6 +14,7 @@ from regrow.infra.housekeeping import removal
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.live import text
+from regrow.station import served
 from regrow.tasks import disk
 from regrow.tasks.errors import UserError
 
@@ -42,6 +43,7 @@ def rm(
             console.print("nothing was removed", markup=False)
             return
     for name in names:
+        served.forget(places, name, schedule=False)
         removal.remove(places, name, say=lambda line: console.print(line, markup=False))
         console.print(f"{name} is removed", markup=False)
 

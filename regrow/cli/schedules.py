@@ -47,10 +47,12 @@ def schedules(
             print(f"{resume} runs again")
         elif delete is not None:
             from regrow.infra.prefect import notifications
+            from regrow.station import served
 
             deployments.delete(client, delete)
             notifications.forget(client, delete)
             hooks.forget(places, delete)
+            served.forget(places, delete, schedule=True)
             print(f"{delete} is deleted; its experiments stay")
         else:
             _list(deployments.listed(client, places.root), places, as_json=as_json)

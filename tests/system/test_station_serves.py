@@ -1,0 +1,131 @@
+"""`serve:` in a specification: a station keeps a server up, of what its schedule finds, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.system.conftest import Desk, await_no_process, desk_in
+from tests.system.parallel import free_port
+from tests.system.test_station import process_of, the_station, wait_for
+
+TRAIN = """
+import json
+from pathlib import Path
+
+
+def train(trial):
+    for step in trial.steps():
+        level = float(Path("level.txt").read_text())
+        trial.report({"score": level}, checkpoint=lambda folder: (folder / "level.json").write_text(json.dumps(level)))
+"""
+MODEL = """
+import json
+from pydantic import BaseModel
+import regrow as rg
+
+
+class Model(rg.Served):
+    class Input(BaseModel):
+        x: float
+
+    example = {"x": 1.0}
+
+    def load(self, folder, config):
+        self.level = json.loads((folder / "level.json").read_text())
+
+    def predict(self, inputs):
+        return [each.x * self.level for each in inputs]
+"""
+SMALL: dict[str, Any] = {"train": TRAIN, "trials": 1, "max_steps": 1, "concurrency": 1}
+
+
+@pytest.fixture
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk_in(tmp_path_factory.mktemp("serves")) as found:
+        (found.folder / "serve.py").write_text(MODEL)
+        yield found
+        found.run("down")
+        assert await_no_process(found.folder) == []
+
+
+def served(desk: Desk, enough: Callable[[dict[str, Any]], object], what: str, name: str = "night") -> dict[str, Any]:
+    """What `regrow status` says of a server, once it is `enough`; each look takes a second of a core."""
+    last: list[Any] = []
+
+    def found() -> dict[str, Any] | None:
+        last[:] = json.loads(desk.run("status", "--json").stdout)["served"]
+        return next((one for one in last if one["name"] == name and enough(one)), None)
+
+    return wait_for(found, f"never {what}: {last}")
+
+
+def answers(port: int) -> float | None:
+    """What the model makes of 2; None while nobody answers."""
+    body = b'{"x": 2}'
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return float(answer.read())
+    except OSError:
+        return None
+
+
+def search(desk: Desk, level: float) -> None:
+    """Has the schedule `night` run, in which a trial comes to that level."""
+    (desk.folder / "level.txt").write_text(str(level))
+    secret = json.loads((desk.folder / ".regrow/.services/station/hooks.json").read_text())["night"]
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    page = the_station(desk).page_url
+    urllib.request.urlopen(urllib.request.Request(f"{page}/hooks/night", b"{}", headers), timeout=30).close()
+
+
+def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk: Desk) -> None:
+    port = free_port()
+    serve = {"model": "serve.py:Model", "gate": "score > 0.5", "port": port}
+    file = desk.write("night", **SMALL, serve=serve)
+    told = desk.run("schedule", file, "--hook").stdout
+    assert "serve: with `regrow up`, a station serves the newest experiment of night" in told
+    with socket.create_server(("127.0.0.1", port)):  # somebody else has it
+        desk.run("up")
+        served(desk, lambda one: f"serve.port: {port} cannot be had" in one["trouble"], "said that the port is taken")
+    served(desk, lambda one: one["state"] == "waiting" and not one["trouble"], "waiting, with the port free")
+
+    search(desk, 0.6)
+    wait_for(lambda: answers(port) == 1.2, "the first was not served")
+    search(desk, 0.9)
+    wait_for(lambda: answers(port) == 1.8, "the better one was not rolled out")
+    search(desk, 0.3)
+    refused = served(desk, lambda one: "score 0.3" in one["refused"], "refused")
+    assert refused["refused"].endswith(": trial 0, step 1, score 0.3 does not meet score > 0.5")
+    assert (refused["main"]["value"], refused["url"]) == (0.9, f"http://127.0.0.1:{port}")
+    assert answers(port) == 1.8
+
+    before = process_of(desk, "serve-night")
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: process_of(desk, "serve-night") not in (0, before) and answers(port) == 1.8, "it did not come back")
+    os.kill(process_of(desk, "supervisor"), signal.SIGKILL)
+    before = process_of(desk, "serve-night")
+    wait_for(lambda: the_station(desk).parts().get("keeper", {}).get("state") == "running", "no supervisor came back")
+    assert (process_of(desk, "serve-night"), answers(port)) == (before, 1.8), "the next supervisor looks after the same one"
+
+    desk.run("down")
+    assert answers(port) is None
+    desk.run("up")
+    wait_for(lambda: answers(port) == 1.8, "it did not come back with the station")
+    lines = desk.run("status").stdout
+    assert f"serves:  night: http://127.0.0.1:{port} night-" in lines
+
+    desk.write("night", **SMALL, serve={**serve, "port": (other := free_port())})
+    desk.run("schedule", "night.yaml", "--hook")
+    wait_for(lambda: answers(other) == 1.8 and answers(port) is None, "it did not change its port")
+    desk.run("schedules", "--delete", "night")
+    wait_for(lambda: answers(other) is None and process_of(desk, "serve-night") == 0, "it outlives its schedule")
+    assert json.loads(desk.run("status", "--json").stdout)["served"] == []
