@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
+from math import exp, lgamma
 
 from regrow.search.durations import in_words, seconds
 from regrow.search.errors import SpecError
@@ -17,6 +18,8 @@ _FORM = re.compile(
 _SHARE = re.compile(r"\s*(?:(?P<trial>\d+)\s*=\s*)?(?P<share>\d+\.?\d*|\.\d+)\s*%?\s*(?:for\s+(?P<span>.+?)\s*)?")
 CANARY_SECONDS = 600.0
 """For how long a better checkpoint is a canary, where nobody says."""
+LEVEL = 0.001
+"""It is looked each second, so many times: at 0.05 good canaries would be refused often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +91,36 @@ class Canary:
     def text(self) -> str:
         """For people."""
         return f"{100 * self.share:g} % for {in_words(self.seconds)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Requests that a model has `answered`, and how many of these it `failed`."""
+
+    answered: int = 0
+    failed: int = 0
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.failed} of {self.answered} requests"
+
+
+def fails_more(canary: Tally, others: Tally) -> bool:
+    """Whether a canary fails more often than the others, and not by chance: bad requests fail everywhere.
+
+    Fisher's exact test: had all the same chance to fail, so many failures would be the canary's once in `1 / LEVEL` times.
+    """
+    failed, every = canary.failed + others.failed, canary.answered + others.answered
+    most = min(failed, canary.answered)
+    tail = sum(
+        exp(_ways(failed, one) + _ways(every - failed, canary.answered - one) - _ways(every, canary.answered))
+        for one in range(canary.failed, most + 1)
+        if canary.answered - one <= every - failed
+    )
+    return canary.failed > 0 and tail < LEVEL
+
+
+def _ways(of: int, chosen: int) -> float:
+    """The logarithm of the number of ways to choose so many."""
+    return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)

@@ -33,7 +33,9 @@ def serve(
     canary: Annotated[
         str | None,
         typer.Option(
-            metavar="TRIAL=PERCENT", help="Give that trial's best checkpoint a share of the requests: 17=10%", show_default=False
+            metavar="SHARE", show_default=False,
+            help="With --follow: first give a better checkpoint this share of the requests, \"10% for 5min\"; or one trial's for"
+            " good, 17=10%",
         ),
     ] = None,
     replicas: Annotated[

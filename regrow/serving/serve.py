@@ -14,7 +14,8 @@ from regrow.search.errors import SpecError
 from regrow.search.recurrence import experiments_of
 from regrow.search.rollout import Canary, Gate
 from regrow.search.spec.serve import MOST_REPLICAS
-from regrow.serving.following import Checkpoints, Following, Source, Wanted
+from regrow.serving.following import Checkpoints, Following, Replicated, Source, Wanted
+from regrow.serving.gradual import Gradually
 from regrow.serving.logged import LoggedModels
 from regrow.serving.messages import OnRay, Setup
 from regrow.serving.mlflow_model import MODEL
@@ -73,6 +74,7 @@ class Asked:
 def serve(places: Places, asked: Asked, standing: Standing | None = None) -> None:
     """Serves until SIGTERM or Ctrl-C. Raises UserError and UserCodeError for what cannot be served."""
     standing = standing or Standing()
+    _check_canary(asked)
     host = guarded(asked.host)
     store = _store(places, asked)
     doors = Doors.open(host, asked.port)
@@ -98,15 +100,18 @@ def serve(places: Places, asked: Asked, standing: Standing | None = None) -> Non
         def source(of: Store) -> Source:
             return Checkpoints(of) if asked.model is not None else LoggedModels(places.mlflow_uri)
 
+        offered: Replicated = replicas
+        if asked.canary is not None and asked.canary.trial is None:
+            offered = Gradually(replicas, asked.canary, standing, stop)
         following: Following | Series
         if store is None:
             following = Series(
-                name=asked.name, places=places, replicas=replicas, scratch=scratch, gate=asked.gate, source=source,
+                name=asked.name, places=places, replicas=offered, scratch=scratch, gate=asked.gate, source=source,
                 standing=standing,
             )
         else:
             following = Following(
-                name=asked.name, store=store, source=source(store), replicas=replicas, wanted=tuple(wanted), scratch=scratch,
+                name=asked.name, store=store, source=source(store), replicas=offered, wanted=tuple(wanted), scratch=scratch,
                 gate=asked.gate, standing=standing,
             )
         if asked.follow:
@@ -115,6 +120,14 @@ def serve(places: Places, asked: Asked, standing: Standing | None = None) -> Non
             following.once(stop)
 
     answer(common, doors, 1 if asked.ray else asked.replicas.least, choose)
+
+
+def _check_canary(asked: Asked) -> None:
+    """Raises SpecError for a canary that would never come, or that Ray Serve does not have."""
+    if asked.canary is not None and asked.canary.trial is None and (asked.ray or not asked.follow):
+        problem = "goes without --ray" if asked.ray else "is for what comes later"
+        hint = "leave --ray out" if asked.ray else "add --follow"
+        raise SpecError("--canary", asked.canary.text, problem, f"{hint}, or name a trial for good: 17=10%")
 
 
 def _store(places: Places, asked: Asked) -> Store | None:
