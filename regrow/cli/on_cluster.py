@@ -50,7 +50,7 @@ def order(
     from regrow.infra.state.yaml_file import located
     from regrow.launch import check_search, glance_at
     from regrow.remote import Order, check_state
-    from regrow.station import served
+    from regrow.serving import kept_up
 
     spec = read_spec(file)
     places = Places.at(state or spec.state)
@@ -59,7 +59,7 @@ def order(
             spec = type(spec).parse({**spec.to_json(), "name": name})
         check_search(spec)
         glance_at(spec)
-        served.checked(spec, places)
+        kept_up.checked(spec, places)
         if not state and not os.environ.get("REGROW_STATE"):
             check_state(places, cluster, "state")
     except SpecError as error:
@@ -88,7 +88,7 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     `options`: those of `order`.
     """
     from regrow.remote import offer
-    from regrow.station import served
+    from regrow.serving import kept_up
 
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
@@ -97,7 +97,8 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     with told_what_may_be_left(run):
         run.up(keep=keep)
         job = run.submit(what)
-    served.of_experiment(what.places, what.spec, say)
+    for line in kept_up.of_experiment(what.places, what.spec):
+        say(line)
     say(f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it goes on there without this terminal")
     try:
         code = run.follow(what, job)

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from regrow.cli.options import StateOption
 from regrow.infra.housekeeping import removal
+from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.live import text
-from regrow.station import served
 from regrow.tasks import disk
 from regrow.tasks.errors import UserError
 

@@ -115,12 +115,12 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
     from regrow.infra.prefect import deployments
     from regrow.infra.prefect.clocks import clock
     from regrow.infra.state import hooks
-    from regrow.station import served
+    from regrow.serving import kept_up
 
     assert spec.when is not None
     when = spec.when
     _check(spec, places)
-    told = served.checked(spec, places)
+    told = kept_up.checked(spec, places)
     costs = _check_cluster(when.cluster, places)
     awaited = _check_files(when.files)
     with deployments.at_home(places):
@@ -139,7 +139,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         words = _described(when, spec, file)
         there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form, description=words)
         made = next(one for one in deployments.listed(client) if one.name == spec.name)
-    told += served.of_schedule(places, spec, spec.name)
+    told += kept_up.of_schedule(places, spec, spec.name)
     print(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
     print("\n".join([f"each run: {_runs(when, spec)}", *costs]))
     if made.coming:

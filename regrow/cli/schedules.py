@@ -33,7 +33,7 @@ def schedules(
 ) -> None:
     """List the schedules of the state root: when they run, the next time, how the last runs ended."""
     from regrow.infra.prefect import deployments
-    from regrow.infra.state import hooks
+    from regrow.infra.state import hooks, served
 
     if len([name for name in (pause, resume, delete) if name is not None]) > 1:
         raise UserError("--pause, --resume and --delete are one at a time; keep one of them")
@@ -47,7 +47,6 @@ def schedules(
             print(f"{resume} runs again")
         elif delete is not None:
             from regrow.infra.prefect import notifications
-            from regrow.station import served
 
             deployments.delete(client, delete)
             notifications.forget(client, delete)

@@ -12,7 +12,6 @@ from rich.table import Table
 from regrow.cli.options import JsonOption, StateOption
 from regrow.infra.state.places import Places
 from regrow.live.text import age
-from regrow.serving.standing import Answering
 from regrow.station import record
 from regrow.station.state import Serving, Standing, standing
 
@@ -57,17 +56,12 @@ def _print(places: Places, found: Standing) -> None:
 def told(served: Serving, now: float) -> Iterator[str]:
     """A server: where, with what, what was refused last, what is in the way."""
     said = served.said
-    yield f"serves:  {served.name}: {said.url or served.state}{'' if said.main is None else f' {answering(said.main)}'}"
+    yield f"serves:  {served.name}: {said.url or served.state}{'' if said.main is None else f' {said.main.text}'}"
     if said.url and said.main is None:
         yield "         waits for a checkpoint to serve"
     if said.canary is not None:
-        yield f"         canary: {answering(said.canary)}"
+        yield f"         canary: {said.canary.text}"
     if said.refused:
         yield f"         refused {age(now - said.refused_at)} ago: {said.refused}"
     if said.trouble:
         yield f"         {said.trouble}; it is tried again"
-
-
-def answering(one: Answering) -> str:
-    """A checkpoint that answers."""
-    return f"{one.experiment}, trial {one.trial}, step {one.step}, {one.metric} {one.value:.6g}"

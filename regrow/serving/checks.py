@@ -38,8 +38,7 @@ def _model(path: str, folder: str | None) -> None:
         if (file := locate(path, folder)) is not None:
             glance(file, path)
     except SpecError as error:
-        hint = "write FILE.py:CLASS, relative to the specification's folder" if "file" in error.hint else error.hint
-        raise SpecError("serve.model", path, error.problem, hint) from None
+        raise SpecError("serve.model", path, error.problem, error.hint.replace("file.py:function", "FILE.py:CLASS")) from None
     except (SyntaxError, ValueError) as error:  # a file that is no text
         told = SpecError("serve.model", path, f"cannot be imported: {in_a_line(error)}")
         raise UserCodeError(str(told), user_trace(error)) from error

@@ -32,6 +32,11 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     since: float
 
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.experiment}, trial {self.trial}, step {self.step}, {self.metric} {self.value:.6g}"
+
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """What the file says. `pid` of the server that wrote it; `url` empty before it listens, `port` that of the last one that did,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from regrow.infra.machine import addresses, locks
 from regrow.infra.mlflow.ui import server_command
-from regrow.infra.state import passwords
+from regrow.infra.state import passwords, served
 from regrow.infra.state.places import Places
 from regrow.serving import standing
-from regrow.station import beyond, keeper, record, served
+from regrow.station import beyond, keeper, record
 
 SERVER = "serve-"
 """How the names of parts begin that are servers: they come and go, and nobody waits for them."""
@@ -91,13 +91,12 @@ def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, 
 
 def servers(places: Places, environment: Mapping[str, str]) -> list[Part]:
     """The servers of what is to be served now."""
-    folder = record.folder_of(places)
     return [
         Part(
             name=f"{SERVER}{name}", command=_module("server", "--state", places.root, name), grace=SERVER_SECONDS,
-            environment={**os.environ, **environment}, ready=_listens(served.standing(folder, name)),
+            environment={**os.environ, **environment}, ready=_listens(served.standing(places, name)),
         )
-        for name in served.names(folder)
+        for name in served.names(places)
     ]
 
 

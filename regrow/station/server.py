@@ -12,18 +12,17 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 from regrow.infra.machine import private_files
 from regrow.infra.machine.addresses import beyond
+from regrow.infra.state import served
 from regrow.infra.state.places import Places
+from regrow.infra.state.served import Served
 from regrow.search.errors import SpecError
 from regrow.serving.messages import TOKEN
 from regrow.serving.running import Doors
 from regrow.serving.serve import Asked, Count, serve
 from regrow.serving.standing import Standing
-from regrow.station import record, served
-from regrow.station.served import Served
 from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.traces import one_line
@@ -41,23 +40,22 @@ def main() -> None:
     arguments.add_argument("name")
     options = arguments.parse_args()
     places = Places.at(options.state)
-    folder = record.folder_of(places)
-    order = served.read(folder, options.name)
+    order = served.read(places, options.name)
     if order is None:
         return
-    threading.Thread(target=_end_with_order, args=(folder, order), daemon=True).start()
-    standing = Standing(served.standing(folder, order.name))
+    threading.Thread(target=_end_with_order, args=(places, order), daemon=True).start()
+    standing = Standing(served.standing(places, order.name))
     last = standing.state.port
     standing.begins()
     try:
-        serve(places, _asked(order, folder, last), standing)
+        serve(places, _asked(order, places, last), standing)
     except (RegrowError, SpecError) as error:
         standing.troubled(redacted(one_line(str(error))))
         sys.stdout.write(f"{getattr(error, 'trace', '')}{time.strftime('%Y-%m-%d %H:%M:%S')} {standing.state.trouble}\n")
         sys.exit(1)
 
 
-def _asked(order: Served, folder: Path, last: int) -> Asked:
+def _asked(order: Served, places: Places, last: int) -> Asked:
     """What `regrow serve` would be told. `last`: the port of the server before this one, 0 for none. Raises UserError."""
     try:
         what = order.parsed
@@ -68,7 +66,7 @@ def _asked(order: Served, folder: Path, last: int) -> Asked:
     except OSError as error:
         raise UserError(f"the folder of its code, {order.folder}, cannot be used ({error.strerror})") from None
     if beyond(what.host) is not None and TOKEN not in os.environ:
-        file = served.token_file(folder)
+        file = served.token_file(places)
         private_files.create(file, secrets.token_hex(16))
         os.environ[TOKEN] = file.read_text().strip()
     return Asked(
@@ -87,9 +85,9 @@ def _free(port: int, host: str | None) -> int:
     return port
 
 
-def _end_with_order(folder: Path, order: Served) -> None:
+def _end_with_order(places: Places, order: Served) -> None:
     """A thread that ends the process in good order once its order is another one, or gone."""
-    while served.read(folder, order.name) == order:
+    while served.read(places, order.name) == order:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_SECONDS)

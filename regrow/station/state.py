@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from regrow.infra.prefect.home import read_record
+from regrow.infra.state import served
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.serving import standing as servers
 from regrow.serving.standing import State
-from regrow.station import record, served
+from regrow.station import record
 from regrow.station.parts import SERVER
 from regrow.station.record import Station
 from regrow.tasks.errors import RegrowError
@@ -89,15 +90,15 @@ def standing(station: Station, places: Places) -> Standing:
         station=station, pages=[("page", station.page_url), ("Prefect", station.prefect_url), ("MLflow", station.mlflow_url)],
         parts=[PartState(name=name, **part, memory=sizes.get(part["pid"], 0)) for name, part in parts.items()],
         running=_running(places, [known for _, known in busy]),
-        scheduled=_scheduled(places), served=serving(station),
+        scheduled=_scheduled(places), served=serving(station, places),
     )
 
 
-def serving(station: Station) -> list[Serving]:
+def serving(station: Station, places: Places) -> list[Serving]:
     """What is to be served, and how it stands."""
     parts, found = station.parts(), []
-    for name in served.names(station.folder):
-        said = servers.read(served.standing(station.folder, name))
+    for name in served.names(places):
+        said = servers.read(served.standing(places, name))
         pid = int(parts.get(f"{SERVER}{name}", {}).get("pid", 0))
         if not pid or pid != said.pid:  # what the one before it has said of itself is over
             said = msgspec.structs.replace(said, url="", main=None, canary=None)

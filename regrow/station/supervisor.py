@@ -25,8 +25,9 @@ from regrow.infra.local import s3_server
 from regrow.infra.machine import locks
 from regrow.infra.machine.processes import is_running
 from regrow.infra.prefect import server as prefect_server
+from regrow.infra.state import served
 from regrow.infra.state.places import Places
-from regrow.station import beyond, record, served
+from regrow.station import beyond, record
 from regrow.station.parts import SERVER, Part, parts, ports, servers
 from regrow.station.record import Station
 from regrow.tasks.errors import RegrowError, UserError
@@ -186,7 +187,7 @@ class Supervisor:
         for running in [one for one in self._running if one.part.name.startswith(SERVER)]:
             if running.part.name not in wanted and not running.alive:
                 self._running.remove(running)
-                served.standing(self._folder, running.part.name.removeprefix(SERVER)).unlink(missing_ok=True)
+                served.standing(self._places, running.part.name.removeprefix(SERVER)).unlink(missing_ok=True)
                 running.lock.unlink(missing_ok=True)
 
     def _see_to(self, running: Running) -> None:

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from regrow.infra.state.places import Places
+from regrow.station import record
+from regrow.station.state import Serving, serving
 from tests.system.conftest import Desk, await_no_process, desk_in
 from tests.system.parallel import free_port
 from tests.system.test_station import process_of, the_station, wait_for
@@ -56,13 +59,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         assert await_no_process(found.folder) == []
 
 
-def served(desk: Desk, enough: Callable[[dict[str, Any]], object], what: str, name: str = "night") -> dict[str, Any]:
-    """What `regrow status` says of a server, once it is `enough`; each look takes a second of a core."""
-    last: list[Any] = []
+def served(desk: Desk, enough: Callable[[Serving], object], what: str) -> Serving:
+    """What a station says of the server `night`, once it is `enough`; by the command each look would take a second of a core."""
+    places, last = Places.at(str(desk.folder / ".regrow")), list[Serving]()
 
-    def found() -> dict[str, Any] | None:
-        last[:] = json.loads(desk.run("status", "--json").stdout)["served"]
-        return next((one for one in last if one["name"] == name and enough(one)), None)
+    def found() -> Serving | None:
+        station = record.find(places)
+        last[:] = [] if station is None else serving(station, places)
+        return next((one for one in last if one.name == "night" and enough(one)), None)
 
     return wait_for(found, f"never {what}: {last}")
 
@@ -95,17 +99,18 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
     assert "serve: with `regrow up`, a station serves the newest experiment of night" in told
     with socket.create_server(("127.0.0.1", port)):  # somebody else has it
         desk.run("up")
-        served(desk, lambda one: f"serve.port: {port} cannot be had" in one["trouble"], "said that the port is taken")
-    served(desk, lambda one: one["state"] == "waiting" and not one["trouble"], "waiting, with the port free")
+        served(desk, lambda one: f"serve.port: {port} cannot be had" in one.said.trouble, "said that the port is taken")
+    served(desk, lambda one: one.state == "waiting" and not one.said.trouble, "waiting, with the port free")
 
     search(desk, 0.6)
     wait_for(lambda: answers(port) == 1.2, "the first was not served")
     search(desk, 0.9)
     wait_for(lambda: answers(port) == 1.8, "the better one was not rolled out")
     search(desk, 0.3)
-    refused = served(desk, lambda one: "score 0.3" in one["refused"], "refused")
-    assert refused["refused"].endswith(": trial 0, step 1, score 0.3 does not meet score > 0.5")
-    assert (refused["main"]["value"], refused["url"]) == (0.9, f"http://127.0.0.1:{port}")
+    refused = served(desk, lambda one: "score 0.3" in one.said.refused, "refused").said
+    assert refused.refused.endswith(": trial 0, step 1, score 0.3 does not meet score > 0.5")
+    assert refused.main is not None
+    assert (refused.main.value, refused.url) == (0.9, f"http://127.0.0.1:{port}")
     assert answers(port) == 1.8
 
     before = process_of(desk, "serve-night")
@@ -122,6 +127,7 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
     wait_for(lambda: answers(port) == 1.8, "it did not come back with the station")
     lines = desk.run("status").stdout
     assert f"serves:  night: http://127.0.0.1:{port} night-" in lines
+    assert "does not meet score > 0.5" in lines
 
     desk.write("night", **SMALL, serve={**serve, "port": (other := free_port())})
     desk.run("schedule", "night.yaml", "--hook")
