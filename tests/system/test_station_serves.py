@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from regrow.infra.state.places import Places
@@ -59,9 +60,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         assert await_no_process(found.folder) == []
 
 
-def served(desk: Desk, enough: Callable[[Serving], object], what: str) -> Serving:
+def served(desk: Desk, enough: Callable[[Serving], object], what: str, places: Places | None = None) -> Serving:
     """What a station says of the server `night`, once it is `enough`; by the command each look would take a second of a core."""
-    places, last = Places.at(str(desk.folder / ".regrow")), list[Serving]()
+    places, last = places or Places.at(str(desk.folder / ".regrow")), list[Serving]()
 
     def found() -> Serving | None:
         station = record.find(places)
@@ -132,6 +133,29 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
     desk.write("night", **SMALL, serve={**serve, "port": (other := free_port())})
     desk.run("schedule", "night.yaml", "--hook")
     wait_for(lambda: answers(other) == 1.8 and answers(port) is None, "it did not change its port")
-    desk.run("schedules", "--delete", "night")
+    api = the_station(desk).prefect_api
+    schedule = httpx.get(f"{api}/deployments/name/regrow/night").json()["id"]
+    httpx.delete(f"{api}/deployments/{schedule}").raise_for_status()  # as its page does
     wait_for(lambda: answers(other) is None and process_of(desk, "serve-night") == 0, "it outlives its schedule")
     assert json.loads(desk.run("status", "--json").stdout)["served"] == []
+
+
+@pytest.mark.nightly
+def test_an_experiment_in_a_bucket_is_served_by_its_own_name_with_a_canary(s3: str, desk: Desk) -> None:
+    desk.environment |= {name: value for name, value in os.environ.items() if name.startswith("AWS_")} | {"REGROW_STATE": s3}
+    (desk.folder / "level.txt").write_text("0.6")
+    serve = {"model": "serve.py:Model", "canary": "50% for 2s", "replicas": 2}
+    file = desk.write("night", **SMALL, serve=serve)
+    assert "serve: with `regrow up`, a station serves night" in desk.run("run", file).stderr
+    desk.run("up")
+    places = Places.at(s3)
+    port = served(desk, lambda one: one.state == "serving", "served", places).said.port
+    assert answers(port) == 1.2
+    (desk.folder / "level.txt").write_text("0.9")
+    told = desk.run("run", desk.write("night", **{**SMALL, "trials": 2}, serve=serve))
+    assert "serve: the station serves night; `regrow status` says where" in told.stdout + told.stderr
+    served(desk, lambda one: one.said.canary is not None and one.said.canary.value == 0.9, "a canary", places)
+    found = served(desk, lambda one: one.said.main is not None and one.said.main.value == 0.9, "rolled out", places)
+    assert (found.said.canary, answers(port)) == (None, 1.8)
+    desk.run("run", desk.write("night", **{**SMALL, "trials": 2}))
+    wait_for(lambda: answers(port) is None, "it is served though nothing says so any more")
