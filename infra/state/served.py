@@ -61,6 +61,14 @@ def forget(places: Places, name: str, *, schedule: bool) -> None:
         remove(places, name)
 
 
+def rename(places: Places, name: str, new: str) -> None:
+    """An experiment has another name, by which it is served from now on."""
+    there = read(places, name)
+    if there is not None and not there.schedule:
+        write(places, msgspec.structs.replace(there, name=new))
+        remove(places, name)
+
+
 def names(places: Places) -> list[str]:
     """The names by which something is to be served."""
     return sorted(file.name.removesuffix(".json") for file in _place(places, "x").parent.glob("*.json"))

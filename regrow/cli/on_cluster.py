@@ -88,7 +88,6 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     `options`: those of `order`.
     """
     from regrow.remote import offer
-    from regrow.serving import kept_up
 
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
@@ -97,8 +96,7 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     with told_what_may_be_left(run):
         run.up(keep=keep)
         job = run.submit(what)
-    for line in kept_up.of_experiment(what.places, what.spec):
-        say(line)
+    say_served(what)
     say(f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it goes on there without this terminal")
     try:
         code = run.follow(what, job)
@@ -110,6 +108,14 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
         run.bring_home(what, Path(what.spec.name))
         run.done(what)
     sys.exit(code)
+
+
+def say_served(what: Order) -> None:
+    """Has a station of this machine serve what the experiment finds there, if its specification says so."""
+    from regrow.serving import kept_up
+
+    for line in kept_up.of_experiment(what.places, what.spec):
+        say(line)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from regrow.cli.options import StateOption
 from regrow.infra.housekeeping import removal
-from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.infra.views import summaries
 from regrow.live import text
@@ -43,7 +42,6 @@ def rm(
             console.print("nothing was removed", markup=False)
             return
     for name in names:
-        served.forget(places, name, schedule=False)
         removal.remove(places, name, say=lambda line: console.print(line, markup=False))
         console.print(f"{name} is removed", markup=False)
 

@@ -6,15 +6,22 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from regrow.infra.state import served as orders
 from regrow.infra.state.places import Places
+from regrow.infra.state.served import Served
 from regrow.infra.stores.local import LocalStore
+from regrow.serving import standing
 from regrow.station import record
 from regrow.station.state import Serving, serving
 from tests.system.conftest import Desk, await_no_process, desk_in
@@ -71,7 +78,10 @@ def served(desk: Desk, enough: Callable[[Serving], object], what: str, places: P
         last[:] = [] if station is None else serving(station, places)
         return next((one for one in last if one.name == "night" and enough(one)), None)
 
-    return wait_for(found, f"never {what}: {last}")
+    try:
+        return wait_for(found, f"never {what}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {last}") from None
 
 
 def answers(port: int) -> float | None:
@@ -125,6 +135,37 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
     wait_for(lambda: answers(port) is None and process_of(desk, "serve-night") == 0, "it outlives its schedule")
 
 
+def test_a_server_asks_for_the_stations_token_keeps_its_port_and_ends_when_something_else_is_to_be_served(tmp_path: Path) -> None:
+    with desk_in(tmp_path) as desk:
+        (desk.folder / "serve.py").write_text(MODEL)
+        places = Places.at(str(desk.folder / ".regrow"))
+        kept = Kept(places.store("kept"))
+        kept.best(0.9, level=0.9)
+        kept.end(0)
+        order = Served(name="kept", folder=str(desk.folder), serve={"model": "serve.py:Model", "host": "0.0.0.0"})
+        command = [sys.executable, "-P", "-m", "regrow.station.server", "--state", places.root, "kept"]
+        file, ports = orders.standing(places, "kept"), []
+        for gate in ("score > 0.5", "score > 0.6", "scoer > 0.5"):
+            changed = msgspec.structs.replace(order, serve={**order.serve, "gate": gate})
+            orders.write(places, changed)
+            process = subprocess.Popen(command, env=desk.environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+            desk.started.append(process)
+            if gate.startswith("scoer"):
+                break
+            wait_for(lambda: (said := standing.read(file)).pid == process.pid and said.main, "it serves nothing")  # noqa: B023
+            ports.append(standing.read(file).port)
+            token = orders.token_file(places).read_text()
+            assert orders.token_file(places).stat().st_mode & 0o777 == 0o600
+            url = f"http://127.0.0.2:{ports[-1]}/version"
+            assert [httpx.get(url, headers=given).status_code for given in ({}, {"Authorization": f"Bearer {token}"})] == [401, 200]
+            orders.write(places, order)
+            said, _ = process.communicate(timeout=60)
+            assert process.returncode == 0, said
+            assert token not in said + file.read_text()
+        assert ports[0] == ports[1]
+        wait_for(lambda: "serve.gate: no trial reports 'scoer'; there are score" in standing.read(file).trouble, "not told")
+
+
 @pytest.mark.nightly
 def test_an_experiment_in_a_bucket_is_served_by_its_own_name_with_a_canary(
     s3: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
@@ -144,9 +185,9 @@ def test_an_experiment_in_a_bucket_is_served_by_its_own_name_with_a_canary(
     assert answers(port) == 1.2
     (desk.folder / "level.txt").write_text("0.9")
     assert "serve: the station serves night; `regrow status` says where" in run(2, serve=serve)
-    served(desk, lambda one: one.said.canary is not None and one.said.canary.value == 0.9, "a canary", places)
     found = served(desk, lambda one: one.said.main is not None and one.said.main.value == 0.9, "rolled out", places)
     assert (found.said.canary, answers(port)) == (None, 1.8)
+    assert "the canary is trial 1, step 1, score 0.9 of night, with 50 % for 2 s" in desk.run("logs", "serve-night", "--station").stdout
     run(2, serve={**serve, "port": (other := free_port())})
     wait_for(lambda: answers(other) == 1.8 and answers(port) is None, "it did not change its port")
     assert "serve: night is served no more, as it was left out" in run(2)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from regrow.infra.housekeeping.removal import remove
+from regrow.infra.housekeeping.renaming import rename
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec
@@ -182,13 +184,15 @@ def test_a_server_says_how_it_stands_to_whoever_reads_its_file(tmp_path: Path) -
     assert (after.main, after.url, after.port, after.refused) == (None, "", 8100, said.refused), "the next one has the port"
 
 
-def test_an_experiment_that_is_removed_is_served_no_more(tmp_path: Path, places: Places) -> None:
-    from regrow.cli.rm import rm
-
+def test_an_experiment_that_is_renamed_or_removed_is_served_as_such(tmp_path: Path, places: Places) -> None:
     kept = Kept(places.store("kept"))
     kept.best(0.5)
     kept.end(0)
     kept.say(Closed(t=time.time(), status="finished"))
     of_experiment(places, spec(tmp_path, WHOLE))
-    rm(["kept"], state=places.root, yes=True)
+    rename(places, "kept", "other")
+    there = served.read(places, "other")
+    assert there is not None
+    assert (there.name, served.names(places)) == ("other", ["other"])
+    remove(places, "other")
     assert served.names(places) == []
