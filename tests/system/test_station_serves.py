@@ -184,11 +184,13 @@ def test_an_experiment_in_a_bucket_is_served_by_its_own_name_with_a_canary(
     port = served(desk, lambda one: one.state == "serving", "served", places).said.port
     assert answers(port) == 1.2
     (desk.folder / "level.txt").write_text("0.9")
-    assert "serve: the station serves night; `regrow status` says where" in run(2, serve=serve)
+    desk.run("resume", "night", "--trials", 2)
     found = served(desk, lambda one: one.said.main is not None and one.said.main.value == 0.9, "rolled out", places)
     assert (found.said.canary, answers(port)) == (None, 1.8)
     assert "the canary is trial 1, step 1, score 0.9 of night, with 50 % for 2 s" in desk.run("logs", "serve-night", "--station").stdout
-    run(2, serve={**serve, "port": (other := free_port())})
+    told = run(2, serve={**serve, "port": (other := free_port())})
+    assert "night is finished already" in told
+    assert "serve: the station serves night; `regrow status` says where" in told
     wait_for(lambda: answers(other) == 1.8 and answers(port) is None, "it did not change its port")
     assert "serve: night is served no more, as it was left out" in run(2)
     wait_for(lambda: answers(other) is None, "it is served though nothing says so any more")
