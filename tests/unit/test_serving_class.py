@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 from pathlib import Path
@@ -187,3 +188,18 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=rf"--port: {port} cannot be had \(.*in use.*\); name another one, or 0 for any"):
             served(Places.at(str(tmp_path)), asked("kept", port))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, '--canary: "10 % for 10 min": is for what comes later; add --follow, or name a trial for good: 17=10%'),
+        ({"follow": True, "ray": True}, '--canary: "10 % for 10 min": goes without --ray; leave --ray out, or name a trial for good'),
+    ],
+)
+def test_a_canary_that_would_never_come_is_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    Kept(LocalStore(tmp_path / "kept"))
+    wanted = dataclasses.replace(asked("kept"), canary=Canary.parse("10%", "--canary"), **changes)
+    with pytest.raises(SpecError) as told:
+        served(Places.at(str(tmp_path)), wanted)
+    assert str(told.value).startswith(said)
