@@ -24,8 +24,8 @@ class Serve(Part):
     gate: Text | None = None
     """Serve only checkpoints whose metrics meet it: `accuracy > 0.98 and latency <= 10`. None: any."""
     canary: Text | None = None
-    """A better checkpoint first gets this share of the requests, `10% for 5min` (10 min if no span is given), and takes over if
-    it failed none of them. None: it takes over at once."""
+    """A better checkpoint first gets this share of the requests, `10% for 5min` (10 min if no span is given), and takes over
+    unless it fails more of them than the others do. None: it takes over at once."""
     replicas: Annotated[Count, Field(ge=1, le=MOST_REPLICAS)] = 1
     """Processes that answer."""
     host: Text | None = None

@@ -110,6 +110,8 @@ def test_a_syntax_error_of_the_class_comes_with_its_traceback(tmp_path: Path, pl
 def test_a_gate_on_what_the_file_does_not_name_is_taken_where_it_was_reported_and_else_told(tmp_path: Path, places: Places) -> None:
     asked = spec(tmp_path, {"gate": "score > 0.5 and seconds < 1"})
     assert checked(asked, places) == ["serve.gate: the file names no metric 'seconds'; if no trial reports it, nothing is served"]
+    (line,) = checked(spec(tmp_path, {"gate": "scoer > 0.5"}), places)
+    assert "no metric 'scoer' (did you mean 'score'?); if" in line
     last = Kept(places.store("kept-2026-11-22T04"), name="kept-2026-11-22T04")
     last.report(last.trial(), 0.5, seconds=0.1)
     assert checked(asked, places) == []
