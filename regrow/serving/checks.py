@@ -60,5 +60,5 @@ def _gate(gate: Gate, spec: Spec, places: Places) -> list[str]:
                 problem = f"no trial of {newest} has reported {wrong[0]!r}"
                 raise SpecError("serve.gate", gate.text, problem, nearest(wrong[0], sorted(passing.seen | named)))
             return []
-    near = hint if (hint := nearest(unknown[0], sorted(named))).startswith("did") else ""
-    return [f"serve.gate: the file names no metric {unknown[0]!r}{near and f' ({near})'}; if no trial reports it, nothing is served"]
+    near = f" ({hint})" if (hint := nearest(unknown[0], sorted(named))).startswith("did") else ""
+    return [f"serve.gate: the file names no metric {unknown[0]!r}{near}; if no trial reports it, nothing is served"]
