@@ -252,7 +252,7 @@ def test_what_a_station_serves_is_shown(root: Path) -> None:
         Served(name="etl", trouble="serve.port: 8100 cannot be had"),
     ]
     text = reader(root, Links(served=lambda: served)).get("/").text
-    assert '<a href="http://127.0.0.1:8100/docs">' in text
+    assert '<a href="http://127.0.0.1:8100/version">' in text
     assert "night-1, trial 3" in text
     assert "&lt;b&gt;trial&lt;/b&gt; 0" in text
     assert "serve.port: 8100 cannot be had" in text
