@@ -30,10 +30,11 @@ from regrow.infra.ray.joining import check_room, environment, join, slots, warm_
 from regrow.infra.rllib import users_code
 from regrow.infra.state.environment import begin_collecting
 from regrow.infra.state.experiments import Prepared, make_importable, prepare
-from regrow.infra.state.places import Places
+from regrow.infra.state.places import CLUSTER, Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.spec import Spec
+from regrow.serving import kept_up
 from regrow.tasks.addresses import redacted
 from regrow.tasks.command import INTERPRETERS
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
@@ -72,10 +73,14 @@ def launch(
     prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
     if prepared.failed == 0:
         announce(f"no trial of {name} has failed: there is none to be tried again")
+    # Of a schedule's run the schedule says what is served; of one on a cluster the machine from which it was started.
+    says = spec is not None and flow_run is None and CLUSTER not in os.environ
+    told = kept_up.checked(prepared.spec, places) if says else None
     if prepared.nothing_left:
         announce(f"{name} has failed already" if prepared.ended == "failed" else f"{name} is finished already")
         for change in prepared.changes:
             announce(f"not taken over, as nothing is left to do: {change}")
+        _serve(places, prepared.spec, told, announce)
         _catch_up(places, name, announce)
         return
     glance_at(prepared.spec)
@@ -91,6 +96,7 @@ def launch(
     raise_file_limit()
     begin_collecting(prepared.folder, prepared.spec.program)
     check_mlflow(places.mlflow_uri, 5.0)
+    _serve(places, prepared.spec, told, announce)
     if prepared.spec.endless:
         most = f"at most {prepared.spec.most_steps:,} steps"
         announce(f"nothing ends a trial: max_steps and stop are not given, so each runs until your function returns ({most})")
@@ -107,6 +113,13 @@ def launch(
                 _run(prepared, server, name, spec, trials, code, retry_failed, watch, announce, flow_run, typed)
         finally:
             server.close()
+
+
+def _serve(places: Places, spec: Spec, told: list[str] | None, announce: Callable[[str], None]) -> None:
+    """Has a station serve it from now on. `told`: what `checked` did; None: this session does not say what is served."""
+    if told is not None:
+        for line in (*told, *kept_up.of_experiment(places, spec)):
+            announce(line)
 
 
 def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> None:

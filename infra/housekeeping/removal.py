@@ -22,6 +22,7 @@ from regrow.infra.prefect import home as homes
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
 from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
+from regrow.infra.state import served
 from regrow.infra.state.driver_lock import await_wound_up, driving, runs
 from regrow.infra.state.places import TOMBSTONE, Places
 from regrow.search.events import Closed
@@ -64,6 +65,7 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
     `say` is told how far it is where that takes long, and what could not be reached.
     """
     refuse_running(places, name, "removed")
+    served.forget(places, name, schedule=False)
     with driving(places, name):
         store = places.store(name)
         estate = _marked_removed(places, name)

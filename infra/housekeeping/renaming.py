@@ -8,6 +8,7 @@ from pathlib import Path
 
 from regrow.infra.housekeeping.removal import refuse_running
 from regrow.infra.mlflow.removal import rename_experiment
+from regrow.infra.state import served
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import sync_folder
@@ -36,6 +37,7 @@ def rename(places: Places, name: str, new: str) -> str | None:
         sync_folder(root)
         with suppress(OSError):
             (places.services / "unfinished" / name).rename(places.services / "unfinished" / new)
+        served.rename(places, name, new)
     try:
         rename_experiment(places, name, new)
     except RegrowError as error:

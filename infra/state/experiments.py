@@ -21,8 +21,8 @@ from regrow.search.spec import PER_SESSION, Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
-_OFTEN = "event"
-"""What each run has otherwise, so that nobody needs a line about it."""
+_UNTOLD = ("event", "serve")
+"""Keys of whose changes nobody needs a line: each run has another event, and what a station serves it says itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
 
 def _often() -> tuple[str, ...]:
     """Keys whose changes are told to nobody: on a cluster each job's files lie elsewhere."""
-    return (_OFTEN, "working_dir") if os.environ.get(CLUSTER) else (_OFTEN,)
+    return (*_UNTOLD, "working_dir") if os.environ.get(CLUSTER) else _UNTOLD
 
 
 def _pickled(digest: str | None) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli.on_cluster import confirm, opened, order, say, show, told_what_may_be_left
+from regrow.cli.on_cluster import confirm, opened, order, say, say_served, show, told_what_may_be_left
 from regrow.cli.options import StateOption
 from regrow.tasks.errors import UserError
 
@@ -80,9 +80,11 @@ def submit(
     what = order(run.cluster, experiment, name=name, trials=trials, retry_failed=retry_failed, state=state)
     if apart:
         run.submit_apart(what)
+        say_served(what)
         say(f"`regrow cluster status {file}` shows its pods, `regrow cluster down {file}` ends it before its time")
         return
     job = run.submit(what)
+    say_served(what)
     say(f"{job.experiment} runs on {run.cluster.name} (job {job.id}); `regrow cluster attach {file} {job.experiment}` follows it")
 
 

@@ -50,6 +50,7 @@ def order(
     from regrow.infra.state.yaml_file import located
     from regrow.launch import check_search, glance_at
     from regrow.remote import Order, check_state
+    from regrow.serving import kept_up
 
     spec = read(file, trials)
     places = Places.at(state or spec.state)
@@ -58,6 +59,7 @@ def order(
             spec = type(spec).parse({**spec.to_json(), "name": name})
         check_search(spec)
         glance_at(spec)
+        kept_up.checked(spec, places)
         if not state and not os.environ.get("REGROW_STATE"):
             check_state(places, cluster, "state")
     except SpecError as error:
@@ -94,6 +96,7 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     with told_what_may_be_left(run):
         run.up(keep=keep)
         job = run.submit(what)
+    say_served(what)
     say(f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it goes on there without this terminal")
     try:
         code = run.follow(what, job)
@@ -105,6 +108,14 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
         run.bring_home(what, Path(what.spec.name))
         run.done(what)
     sys.exit(code)
+
+
+def say_served(what: Order) -> None:
+    """Has a station of this machine serve what the experiment finds there, if its specification says so."""
+    from regrow.serving import kept_up
+
+    for line in kept_up.of_experiment(what.places, what.spec):
+        say(line)
 
 
 @contextmanager

@@ -115,10 +115,12 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
     from regrow.infra.prefect import deployments
     from regrow.infra.prefect.clocks import clock
     from regrow.infra.state import hooks
+    from regrow.serving import kept_up
 
     assert spec.when is not None
     when = spec.when
     _check(spec, places)
+    told = kept_up.checked(spec, places)
     costs = _check_cluster(when.cluster, places)
     awaited = _check_files(when.files)
     with deployments.at_home(places):
@@ -137,6 +139,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         words = _described(when, spec, file)
         there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form, description=words)
         made = next(one for one in deployments.listed(client) if one.name == spec.name)
+    told += kept_up.of_schedule(places, spec, spec.name)
     print(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
     print("\n".join([f"each run: {_runs(when, spec)}", *costs]))
     if made.coming:
@@ -145,6 +148,8 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         print(awaited)
     if secret is not None:
         print(f"hook: POST /hooks/{spec.name} of the station; its secret is in {secret}")
+    for line in told:
+        print(line)
     if made.paused:
         print(f"it is paused; {places.command('schedules', '', f'--resume {spec.name}')}")
     if missing := _who_runs(places):

@@ -33,7 +33,7 @@ def schedules(
 ) -> None:
     """List the schedules of the state root: when they run, the next time, how the last runs ended."""
     from regrow.infra.prefect import deployments
-    from regrow.infra.state import hooks
+    from regrow.infra.state import hooks, served
 
     if len([name for name in (pause, resume, delete) if name is not None]) > 1:
         raise UserError("--pause, --resume and --delete are one at a time; keep one of them")
@@ -51,6 +51,7 @@ def schedules(
             deployments.delete(client, delete)
             notifications.forget(client, delete)
             hooks.forget(places, delete)
+            served.forget(places, delete, schedule=True)
             print(f"{delete} is deleted; its experiments stay")
         else:
             _list(deployments.listed(client, places.root), places, as_json=as_json)

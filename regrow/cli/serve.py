@@ -33,7 +33,9 @@ def serve(
     canary: Annotated[
         str | None,
         typer.Option(
-            metavar="TRIAL=PERCENT", help="Give that trial's best checkpoint a share of the requests: 17=10%", show_default=False
+            metavar="SHARE", show_default=False,
+            help="With --follow: first give a better checkpoint this share of the requests, \"10% for 5min\"; or one trial's for"
+            " good, 17=10%",
         ),
     ] = None,
     replicas: Annotated[
@@ -57,15 +59,16 @@ def serve(
     state: StateOption = None,
 ) -> None:
     """Answer requests with an experiment's best checkpoint, while it runs or afterwards."""
-    from regrow.serving.gate import Gate
-    from regrow.serving.serve import Asked, Canary, Count
+    from regrow.search.rollout import Canary, Gate
+    from regrow.serving.serve import Asked, Count
     from regrow.serving.serve import serve as serve_it
 
     if model is None and ray:
         raise UserError("--ray goes with --model, the class that answers, such as serve.py:Digits")
+    share = None if canary is None else Canary.parse(canary, "--canary", of_a_trial=True)
     asked = Asked(
-        name=name, model=model, follow=follow, trial=trial, canary=None if canary is None else Canary.parse(canary),
-        replicas=Count.parse(replicas, ray=ray), ray=ray, host=host, port=port,
-        gate=None if gate is None else Gate.parse(gate),
+        name=name, model=model, follow=follow, trial=trial, canary=share, replicas=Count.parse(replicas, ray=ray), ray=ray,
+        host=host, port=port,
+        gate=None if gate is None else Gate.parse(gate, "--gate"),
     )
     serve_it(Places.at(state), asked)

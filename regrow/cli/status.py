@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +13,7 @@ from regrow.cli.options import JsonOption, StateOption
 from regrow.infra.state.places import Places
 from regrow.live.text import age
 from regrow.station import record
-from regrow.station.state import Standing, standing
+from regrow.station.state import Serving, Standing, standing
 
 
 def status(state: StateOption = None, as_json: JsonOption = False) -> None:
@@ -43,7 +44,24 @@ def _print(places: Places, found: Standing) -> None:
     console.print(table)
     for name, url in found.pages:
         console.print(f"{name + ':':9}{url}", markup=False, soft_wrap=True)
+    for served in found.served:
+        for line in told(served, now):
+            console.print(line, markup=False, soft_wrap=True)
     for one in found.scheduled:
         console.print(f"next:    {one}", markup=False, soft_wrap=True)
     for line in found.running:
         console.print(f"runs:    {line}", markup=False, soft_wrap=True)
+
+
+def told(served: Serving, now: float) -> Iterator[str]:
+    """A server: where, with what, what was refused last, what is in the way."""
+    said = served.said
+    yield f"serves:  {served.name}: {said.url or served.state}{'' if said.main is None else f' {said.main.text}'}"
+    if said.url and said.main is None:
+        yield "         waits for a checkpoint to serve"
+    if said.canary is not None:
+        yield f"         canary: {said.canary.text}"
+    if said.refused:
+        yield f"         refused {age(now - said.refused_at)} ago: {said.refused}"
+    if said.trouble:
+        yield f"         {said.trouble}; it is tried again"

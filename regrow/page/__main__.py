@@ -19,7 +19,9 @@ import uvicorn
 from regrow.infra.machine import addresses
 from regrow.infra.state.places import Places
 from regrow.page.app import app
-from regrow.page.links import Links, Scheduled
+from regrow.page.links import Links, Scheduled, Served
+from regrow.station import record
+from regrow.station.state import serving
 from regrow.station.triggers.hooks import router
 from regrow.tasks.errors import UserError
 
@@ -42,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         places = Places.at(asked.state)
         scheduled = partial(_scheduled, places) if os.environ.get("PREFECT_API_URL") else None
-        made = app(places, replace(links, scheduled=scheduled), password, hosts=hosts)
+        made = app(places, replace(links, scheduled=scheduled, served=partial(_served, places)), password, hosts=hosts)
         made.include_router(router(places))
         if asked.host and not password:
             raise UserError("--host: REGROW_PAGE_PASSWORD is not set; nobody else may see the page without one")
@@ -74,6 +76,18 @@ def _scheduled(places: Places) -> list[Scheduled]:
         for one in found
     ]
     return sorted(shown, key=lambda one: (one.next is None, one.next or 0.0))
+
+
+def _served(places: Places) -> list[Served]:
+    """What the station of the state root serves, none where there is no station."""
+    station = record.find(places)
+    return [
+        Served(
+            name=one.name, url=one.said.url, answers="" if one.said.main is None else one.said.main.text,
+            refused=one.said.refused, trouble=one.said.trouble,
+        )
+        for one in (() if station is None else serving(station, places))
+    ]
 
 
 def _listening(descriptor: int | None, port: int | None, host: str | None) -> list[socket.socket]:

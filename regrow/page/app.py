@@ -100,6 +100,7 @@ class Pages:
             "index.html.j2", poll=POLL_SECONDS[not (unread or running)], rows=[views.row(one, self.links, now) for one in shown],
             unread=unread, count=len(summaries) + len(unread), matching=len(found), running=running, q=q, page=page, pages=pages,
             trouble=self.folds.trouble, planned=views.planned(self.schedules.next(), now),
+            served=self.links.served(),
             planned_trouble=self.schedules.trouble, query=lambda **changes: _query({"q": q, "page": page}, changes),
         )
 

@@ -1,4 +1,4 @@
-"""Where the page leads to beside itself, and what is to run next. Only records live here."""
+"""Where the page leads to beside itself, what is to run next, and what is served. Only records live here."""
 
 from __future__ import annotations
 
@@ -19,13 +19,27 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A server that is kept up: its `name`, its `url` ("" while it is not there), which checkpoint `answers` in words ("": none
+    yet), and what was `refused` last and is in the way (`trouble`), "" for nothing.
+    """
+
+    name: str
+    url: str = ""
+    answers: str = ""
+    refused: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
     """Base addresses of Prefect's and MLflow's pages, None for one that is not served.
 
     `scheduled` gives the schedules, the next ones first; it is called at most every few seconds, may raise, and None says that
-    there can be none.
+    there can be none. `served` gives what a station serves, at once.
     """
 
     prefect: str | None = None
     mlflow: str | None = None
     scheduled: Callable[[], Sequence[Scheduled]] | None = None
+    served: Callable[[], Sequence[Served]] = tuple

@@ -23,6 +23,8 @@ from regrow.tasks.traces import in_a_line, user_trace
 
 MOST_ERRORS = 20
 """That an answer tells of one request's inputs."""
+HTTP_500 = 500
+"""What the model could not answer."""
 SAMPLE_BYTES = 1 << 20
 """A last valid input that is larger is not kept."""
 _LOG = logging.getLogger("regrow.serving")
@@ -83,6 +85,8 @@ class Answers:
             answer = JSONResponse({"detail": refusal.detail}, refusal.status, retry)
         if model is not None:
             answer.headers.update(model.headers)
+            model.answered += 1
+            model.failed += answer.status_code == HTTP_500
         trial = "" if model is None else str(model.chosen.trial)
         self.metrics.answered(trial, answer.status_code, time.perf_counter() - began)
         return answer

@@ -15,10 +15,24 @@ from collections.abc import Callable
 from msgspec import structs
 
 from regrow.serving import messages
-from regrow.serving.messages import METRICS_FOLDER, Ask, Chosen, Loaded, Ready, Refused, Sample, Setup, Word, Wrong
+from regrow.serving.messages import (
+    METRICS_FOLDER,
+    Ask,
+    Chosen,
+    Counts,
+    Loaded,
+    Poll,
+    Ready,
+    Refused,
+    Role,
+    Sample,
+    Setup,
+    Word,
+    Wrong,
+)
 
 SAMPLE_SECONDS = 1.0
-"""For a replica to say which input came last."""
+"""For a replica to say which input came last, or how its models do."""
 
 
 class Child:
@@ -90,6 +104,13 @@ class Child:
         self.say(Ask())
         said = self.answer(SAMPLE_SECONDS)
         return said.text if isinstance(said, Sample) else None
+
+    def counts(self) -> dict[Role, tuple[int, int]]:
+        """By role: requests that its model has answered and failed; nothing where it does not say."""
+        self.forget()
+        self.say(Poll())
+        said = self.answer(SAMPLE_SECONDS)
+        return said.of if isinstance(said, Counts) else {}
 
 
 def ended(code: int) -> str:

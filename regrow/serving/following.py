@@ -18,9 +18,11 @@ from regrow.search.errors import SpecError
 from regrow.search.events import decode
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
+from regrow.search.rollout import Gate
 from regrow.serving.choosing import Candidate, candidates, config_of
-from regrow.serving.gate import Gate, Passing
+from regrow.serving.gate import Passing
 from regrow.serving.messages import Chosen, Refused, Role
+from regrow.serving.standing import Standing
 from regrow.tasks.checkpoints import Restored, restore
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports import Store, Unavailable
@@ -90,6 +92,8 @@ class Following:
     """A folder for checkpoints' files; it goes away with the server."""
     gate: Gate | None = None
     """What a checkpoint has to meet at its own step; None: nothing."""
+    standing: Standing = field(default_factory=Standing)
+    """Who is told what becomes of it."""
     history: History = field(init=False)
     serving: dict[Role, Chosen] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
@@ -144,7 +148,9 @@ class Following:
         passed = [one for one in found if passing.passes(one.trial, one.step)]
         if found and found[0] not in passed and found[0].manifest not in self._turned:
             self._turned.add(found[0].manifest)
-            _LOG.info("the gate %s turned away %s", passing.gate.text, passing.told(found[0].trial, found[0].step))
+            turned = passing.told(found[0].trial, found[0].step)
+            _LOG.info("the gate %s turned away %s", passing.gate.text, turned)
+            self.standing.refuses(f"{self.name}: {turned} does not meet {passing.gate.text}")
         return passed
 
     def wrong_gate(self, *, at_once: bool = False) -> str:
@@ -161,6 +167,7 @@ class Following:
             self.last = Refused(manifest=manifest, why=why)
             if place < MOST_TOLD:
                 _LOG.warning("passed over %s: %s", manifest, why)
+                self.standing.refuses(f"{self.name}: {manifest}: {why}")
         found = next((one for one in better if one.manifest == restored.manifest), None)
         if found is None:
             return
@@ -177,8 +184,10 @@ class Following:
             trace = f"\n{self.last.trace.rstrip()}" if self.last.trace else ""
             if not stop.is_set():
                 _LOG.error("refused %s: %s%s", told(chosen), self.last.why, trace)
+                self.standing.refuses(f"{self.name}: {told(chosen)}: {self.last.why}")
             return
         before, self.serving[role], self._ranks[role] = self.serving.get(role), chosen, found.rank
+        self.standing.serves(role, chosen)
         where = "the canary is " if role == "canary" else "serving "
         _LOG.info("%s%s%s", where, told(chosen), f", in place of {told(before)}" if before is not None else "")
         self._tidy()
@@ -244,6 +253,7 @@ class Following:
                 self._begin()
             if wrong := self.wrong_gate():
                 raise UserError(wrong)
+            self.standing.troubled(trouble)
             if trouble and trouble != before:
                 _LOG.warning("%s: %s; %s", self.name, trouble, "what is served stays" if self.serving else "waiting")
             stop.wait(pause)

@@ -1,60 +1,13 @@
-"""`--gate "accuracy > 0.98 and latency <= 10"`: which checkpoints may be served, by any metric that was reported. No I/O here."""
+"""Which checkpoints of an experiment a gate lets through, by any metric that was reported. No I/O here."""
 
 from __future__ import annotations
 
 import math
-import operator
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from regrow.search.events import AnyEvent, Ended, Reported
-from regrow.tasks.errors import UserError
-
-_SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-_JOIN = re.compile(r"\s+and\s+|\s*,\s*")
-_FORM = re.compile(
-    r"\s*(?P<metric>[^\s<>=](?:[^<>=]*[^\s<>=])?)\s*(?P<sign><=|>=|<|>)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """`metric` is to be below, above, at most or at least `bound`."""
-
-    metric: str
-    sign: str
-    bound: float
-
-    def met(self, value: float | None) -> bool:
-        """Whether a value meets it; None, for what was not reported or is not finite, does not."""
-        return value is not None and bool(_SIGNS[self.sign](value, self.bound))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """All of its conditions are to be met; `text` is how people wrote it."""
-
-    text: str
-    conditions: tuple[Condition, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Gate:
-        """From conditions joined by `and` or commas. Raises UserError."""
-        found: list[Condition] = []
-        for part in _JOIN.split(text.strip()):
-            form = _FORM.fullmatch(part)
-            if form is None:
-                raise UserError(
-                    f"--gate: {part!r} is no condition on a metric; write METRIC > NUMBER (or >=, <, <=), several joined by `and`"
-                )
-            found.append(Condition(metric=form["metric"], sign=form["sign"], bound=float(form["bound"])))
-        return cls(text=" ".join(text.split()), conditions=tuple(found))
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics that it looks at, each once."""
-        return tuple(dict.fromkeys(one.metric for one in self.conditions))
+from regrow.search.rollout import Gate
 
 
 @dataclass(kw_only=True)

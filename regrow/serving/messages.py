@@ -79,6 +79,16 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):
     manifest: str
 
 
+class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag="withdraw"):
+    """The model in that role answers nobody from now on."""
+
+    role: Role
+
+
+class Poll(msgspec.Struct, frozen=True, kw_only=True, tag="poll"):
+    """It is to say how its models do."""
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
     """It is to say which input came last."""
 
@@ -114,8 +124,14 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
     text: str | None
 
 
-Order = Setup | Chosen | Switch | Ask
-Word = Ready | Loaded | Refused | Wrong | Sample
+class Counts(msgspec.Struct, frozen=True, kw_only=True, tag="counts"):
+    """By role: how many requests its model has answered, and how many of these it failed."""
+
+    of: dict[Role, tuple[int, int]]
+
+
+Order = Setup | Chosen | Switch | Withdraw | Poll | Ask
+Word = Ready | Loaded | Refused | Wrong | Sample | Counts
 _encoder = msgspec.json.Encoder()
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _words: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)

@@ -17,6 +17,7 @@ class Model:
 
     def __init__(self, chosen: Chosen, computing: Computing, kind: type[Served], told: Any = None) -> None:
         self.chosen = chosen
+        self.answered = self.failed = 0
         self.headers = {"Regrow-Trial": str(chosen.trial), "Regrow-Step": str(chosen.step)}
 
         def run(inputs: list[Any]) -> Any:
@@ -55,6 +56,18 @@ class Models:
         if role in self.next and self.next[role].chosen.manifest == manifest:
             self.switch(role, self.next.pop(role))
 
+    def withdraw(self, role: Role) -> None:
+        """Requests get the other one from now on."""
+        self.next.pop(role, None)
+        if role == "canary" and self.canary is not None:
+            self._close(self.canary)
+            self.canary = None
+
+    def counts(self) -> dict[Role, tuple[int, int]]:
+        """By role: requests that it has answered, and of these those that it failed."""
+        there: dict[Role, Model | None] = {"main": self.main, "canary": self.canary}
+        return {role: (model.answered, model.failed) for role, model in there.items() if model is not None}
+
     def switch(self, role: Role, model: Model) -> None:
         """From now on requests get it; those that the one before has begun end there."""
         before = self.main if role == "main" else self.canary
@@ -63,6 +76,9 @@ class Models:
         else:
             self.canary = model
         if before is not None:
-            closing = asyncio.ensure_future(before.batcher.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._close(before)
+
+    def _close(self, model: Model) -> None:
+        closing = asyncio.ensure_future(model.batcher.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

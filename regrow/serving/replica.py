@@ -22,7 +22,7 @@ import uvicorn
 from regrow.serving.access import digest
 from regrow.serving.app import answers
 from regrow.serving.line import Line
-from regrow.serving.messages import TOKEN, Chosen, Loaded, Ready, Refused, Sample, Setup, Switch
+from regrow.serving.messages import TOKEN, Chosen, Counts, Loaded, Poll, Ready, Refused, Sample, Setup, Switch, Withdraw
 from regrow.serving.metrics import Metrics
 from regrow.serving.models import Model, Models
 from regrow.serving.said import log_to_terminal
@@ -117,6 +117,10 @@ class Replica:
                     loop.call_soon_threadsafe(self._hold, order, computing)
             elif isinstance(order, Switch):
                 loop.call_soon_threadsafe(self._release, order)
+            elif isinstance(order, Withdraw):
+                loop.call_soon_threadsafe(self.models.withdraw, order.role)
+            elif isinstance(order, Poll):
+                self.line.say(Counts(of=self.models.counts()))
             else:
                 self.line.say(Sample(text=self.answers.sample))
         loop.call_soon_threadsafe(end)  # the supervisor is gone

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from regrow.search.rollout import Tally
 from regrow.serving.child import Child, ended, tried
-from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Role, Setup, Switch, Word, Wrong
+from regrow.serving.messages import Chosen, Loaded, Ready, Refused, Role, Setup, Switch, Withdraw, Word, Wrong
 from regrow.tasks.errors import UserCodeError, UserError
 
 LOAD_SECONDS = 600.0
@@ -40,6 +41,8 @@ class Replicas:
     def __init__(self, setup: Setup, sockets: Sequence[socket.socket], count: int) -> None:
         self._setup = structs.replace(setup, sockets=[one.fileno() for one in sockets])
         self._count = count
+        self.losses = 0
+        """How many ended without having been told to."""
         self._chosen: dict[Role, Chosen] = {}
         self._tried = setup.ray is not None
         """Whether a checkpoint was tried already; on Ray, where a trial takes longer, the first one is tried, too."""
@@ -105,6 +108,25 @@ class Replicas:
             child.await_loaded(chosen.manifest, SWITCH_SECONDS)
         return None
 
+    def withdraw(self, role: Role) -> None:
+        """Has nobody answer in that role any more."""
+        with self._lock:
+            self._chosen.pop(role, None)
+            children = list(self._children.values())
+        for child in children:
+            child.say(Withdraw(role=role))
+
+    def tallies(self) -> dict[Role, Tally]:
+        """By role: how the models do, of the processes that are there now."""
+        with self._lock:
+            children = list(self._children.values())
+        found: dict[Role, Tally] = {}
+        for child in children:
+            for role, (answered, failed) in child.counts().items():
+                before = found.get(role, Tally())
+                found[role] = Tally(answered=before.answered + answered, failed=before.failed + failed)
+        return found
+
     def end(self) -> None:
         """Ends all in good order; returns when they are gone."""
         self._ending.set()
@@ -150,6 +172,7 @@ class Replicas:
                 self._began.put(f"the process that answers ended before it was ready ({ended(code)})")
             if time.monotonic() - began > STEADY_SECONDS:
                 patience = PATIENCE_SECONDS[0]
+            self.losses += 1
             _LOG.warning("%s ended (%s); another one is started", self._told(number), ended(code))
             self._ending.wait(patience)
             patience = min(2 * patience, PATIENCE_SECONDS[1])

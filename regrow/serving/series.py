@@ -21,9 +21,10 @@ from regrow.search.errors import SpecError
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.recurrence import experiments_of
+from regrow.search.rollout import Gate
 from regrow.serving import following as one
 from regrow.serving.following import Checkpoints, Following, Replicated, Source, Wanted
-from regrow.serving.gate import Gate
+from regrow.serving.standing import Standing
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports import Store, Unavailable
 
@@ -40,6 +41,8 @@ class Series:
     scratch: Path
     """A folder for checkpoints' files; it goes away with the server."""
     gate: Gate | None = None
+    standing: Standing = field(default_factory=Standing)
+    """Who is told what becomes of it."""
     source: Callable[[Store], Source] = Checkpoints
     """What is served of an experiment, by its store."""
     current: Following | None = None
@@ -52,6 +55,8 @@ class Series:
         """Serves what the state says now. Raises UserError and Unavailable for a root that cannot be read."""
         members = experiments_of(self.name, self.places.experiments(self._readers))
         served = self.current.name if self.current is not None else ""
+        for gone in self._told.keys() - {*members, served, ""}:
+            del self._told[gone]
         newer = [name for name in members if not served or self._after(name, served)]
         for name in (*reversed(newer), *([served] if served else [])):
             if stop.is_set() or self._serves(name, stop):
@@ -75,6 +80,7 @@ class Series:
         if trouble and self._told.get(name) != trouble:
             _LOG.warning("%s: %s; %s", name, trouble, "what is served stays" if self.current is not None else "waiting")
         self._told[name] = trouble
+        self._tell()
         if not reader.serving:
             return False
         if reader is not self.current:
@@ -88,7 +94,7 @@ class Series:
             store = self.places.store(name)
             self._readers[name] = Following(
                 name=name, store=store, source=self.source(store), replicas=self.replicas, wanted=(Wanted(role="main"),),
-                scratch=scratch, gate=self.gate,
+                scratch=scratch, gate=self.gate, standing=self.standing,
             )
         return self._readers[name]
 
@@ -99,6 +105,7 @@ class Series:
         kept = {reader.name} | ({before.name} if before is not None else set())
         for name in [name for name in self._readers if name != reader.name and not self._after(name, reader.name)]:
             del self._readers[name]
+            self._told.pop(name, None)
         for name in experiments_of(self.name, [folder.name for folder in self.scratch.iterdir()]):
             if name not in kept and name not in self._readers:
                 shutil.rmtree(self.scratch / name, ignore_errors=True)
@@ -123,7 +130,11 @@ class Series:
             if trouble and self._told.get("") != trouble:
                 _LOG.warning("%s: %s; %s", self.name, trouble, "what is served stays" if self.current is not None else "waiting")
             self._told[""] = trouble
+            self._tell()
             stop.wait(pause)
+
+    def _tell(self) -> None:
+        self.standing.troubled("; ".join(f"{name or self.name}: {trouble}" for name, trouble in self._told.items() if trouble))
 
 
 def _ended(history: History) -> bool:

@@ -22,6 +22,7 @@ from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.launch import launch
 from regrow.search.events import Closed
+from regrow.serving import kept_up
 from regrow.station.healing import flow_run_of
 from regrow.station.on_cluster import run_on_cluster
 from regrow.tasks.errors import UserError
@@ -55,6 +56,8 @@ def _run(client: SyncPrefectClient, run: FlowRun, places: Places, say: Callable[
     for line in this.lines:
         say(line)
     name, spec = this.name, this.spec
+    if this.when is not None and spec is not None:
+        kept_up.of_schedule(places, spec.model_copy(update={"when": this.when}), this.schedule)
     again = run.state is not None and run.state.name == _RETRIED
     if again and runs_here(places, name) and flow_run_of(places, name) == str(run.id):
         client.set_flow_run_state(run.id, Running(message=_STILL_THERE), force=True)

@@ -13,23 +13,31 @@ from pathlib import Path
 
 from regrow.infra.machine import addresses, locks
 from regrow.infra.mlflow.ui import server_command
-from regrow.infra.state import passwords
+from regrow.infra.state import passwords, served
 from regrow.infra.state.places import Places
+from regrow.serving import standing
 from regrow.station import beyond, keeper, record
 
+SERVER = "serve-"
+"""How the names of parts begin that are servers: they come and go, and nobody waits for them."""
+WORKER_SECONDS, SERVER_SECONDS = 60.0, 50.0
+"""How long these may take to end: the worker's drivers save checkpoints, servers answer what is under way."""
 NO_KEEPER = "REGROW_STATION_NO_KEEPER"
 """Set where something else, such as systemd, starts the supervisor again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A process of the station. `ready`: whether it serves; `after`: the parts that must be ready before it is started."""
+    """A process of the station. `ready`: whether it serves; `after`: the parts that must be ready before it is started; `grace`:
+    seconds that it may take to end.
+    """
 
     name: str
     command: list[str]
     environment: Mapping[str, str]
     ready: Callable[[], bool]
     after: tuple[str, ...] = ()
+    grace: float = 5.0
 
 
 def ports(folder: Path) -> dict[str, int]:
@@ -59,7 +67,10 @@ def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, 
     worker = _module("worker", "--state", places.root)
     first = ("ray",) if found and found[0].name == "ray" else ()
     found.append(
-        Part(name="worker", command=worker, environment=base, ready=lambda: any(record.drivers(folder, idle=True)), after=first)
+        Part(
+            name="worker", command=worker, environment=base, ready=lambda: any(record.drivers(folder, idle=True)), after=first,
+            grace=WORKER_SECONDS,
+        )
     )
     shown = {"REGROW_PAGE_PREFECT": links["prefect"], "REGROW_PAGE_MLFLOW": links["mlflow"]}
     page = [sys.executable, "-P", "-m", "regrow.page", "--state", places.root, "--port", str(numbers["page"])]
@@ -76,6 +87,21 @@ def parts(places: Places, environment: Mapping[str, str], numbers: Mapping[str, 
     if not os.environ.get(NO_KEEPER):
         found.append(Part(name="keeper", command=keep, environment=dict(os.environ), ready=_always))
     return found
+
+
+def servers(places: Places, environment: Mapping[str, str]) -> list[Part]:
+    """The servers of what is to be served now."""
+    return [
+        Part(
+            name=f"{SERVER}{name}", command=_module("server", "--state", places.root, name), grace=SERVER_SECONDS,
+            environment={**os.environ, **environment}, ready=_listens(served.standing(places, name)),
+        )
+        for name in served.names(places)
+    ]
+
+
+def _listens(file: Path) -> Callable[[], bool]:
+    return lambda: bool(standing.read(file).url)
 
 
 def _mlflow(places: Places, base: Mapping[str, str], port: int, where: str | None) -> Part:

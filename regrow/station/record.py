@@ -5,6 +5,9 @@
                       parts.json     what runs, since when, how often it was started again
                       ports.json     the ports of its pages, which stay the same
                       ray.json       address and token of the Ray head; only for its owner
+                      serve/         one file for each name that is to be served (infra/state/served.py)
+                      serving/       one file for each server, in which it says how it stands
+                      serve-token    for servers beyond the loopback; only for its owner
                       drivers/       one file a driver, held by it; only for its owner
                       logs/          what each part printed
 """

@@ -16,6 +16,7 @@ from regrow.infra.machine.processes import is_running
 from regrow.infra.prefect.server import other_api_url
 from regrow.infra.state.places import Places
 from regrow.station import beyond, record
+from regrow.station.parts import SERVER
 from regrow.station.record import Station
 from regrow.station.supervisor import S3, Supervisor
 from regrow.tasks.addresses import redacted
@@ -104,7 +105,7 @@ def _await(places: Places, child: subprocess.Popen[bytes], log: Path) -> Station
     while time.monotonic() < deadline:
         found = record.find(places)
         if found is not None:
-            states = {name: part["state"] for name, part in found.parts().items()}
+            states = {name: part["state"] for name, part in found.parts().items() if not name.startswith(SERVER)}
             if states and all(state == "running" for state in states.values()):
                 return found
         if child.poll() is not None and not locks.is_held(log.parent.parent / "station.lock"):  # else another `up` was faster

@@ -8,10 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from regrow.infra.prefect.home import read_record
+from regrow.infra.state import served
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
+from regrow.serving import standing as servers
+from regrow.serving.standing import State
 from regrow.station import record
+from regrow.station.parts import SERVER
 from regrow.station.record import Station
 from regrow.tasks.errors import RegrowError
 
@@ -31,6 +37,26 @@ class PartState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A server that is kept up. `running`: whether its process is there now; `said`: what it says of itself."""
+
+    name: str
+    running: bool
+    said: State
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        if not self.running or not self.said.url:
+            return "starting"
+        return "waiting" if self.said.main is None else "serving"
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {"name": self.name, "state": self.state, **msgspec.to_builtins(self.said)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """`pages`: names and addresses; `running`: the experiments that its drivers run."""
 
@@ -40,12 +66,14 @@ class Standing:
     running: list[str]
     scheduled: list[str]
     """The next runs of schedules, a line each; empty while Prefect does not answer."""
+    served: list[Serving]
 
     def to_json(self) -> dict[str, Any]:
         """For machines; secrets are in none of it."""
         return {
             "pid": self.station.pid, "since": self.station.since, "parts": [asdict(part) for part in self.parts],
             "pages": dict(self.pages), "running": self.running, "scheduled": self.scheduled,
+            "served": [one.to_json() for one in self.served],
         }
 
 
@@ -62,8 +90,20 @@ def standing(station: Station, places: Places) -> Standing:
         station=station, pages=[("page", station.page_url), ("Prefect", station.prefect_url), ("MLflow", station.mlflow_url)],
         parts=[PartState(name=name, **part, memory=sizes.get(part["pid"], 0)) for name, part in parts.items()],
         running=_running(places, [known for _, known in busy]),
-        scheduled=_scheduled(places),
+        scheduled=_scheduled(places), served=serving(station, places),
     )
+
+
+def serving(station: Station, places: Places) -> list[Serving]:
+    """What is to be served, and how it stands."""
+    parts, found = station.parts(), []
+    for name in served.names(places):
+        said = servers.read(served.standing(places, name))
+        pid = int(parts.get(f"{SERVER}{name}", {}).get("pid", 0))
+        if not pid or pid != said.pid:  # what the one before it has said of itself is over
+            said = msgspec.structs.replace(said, url="", main=None, canary=None)
+        found.append(Serving(name=name, running=pid > 0, said=said))
+    return found
 
 
 def _running(places: Places, busy: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -25,9 +25,10 @@ from regrow.infra.local import s3_server
 from regrow.infra.machine import locks
 from regrow.infra.machine.processes import is_running
 from regrow.infra.prefect import server as prefect_server
+from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.station import beyond, record
-from regrow.station.parts import Part, parts, ports
+from regrow.station.parts import SERVER, Part, parts, ports, servers
 from regrow.station.record import Station
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -38,8 +39,6 @@ PATIENCE_SECONDS = (0.5, 30.0)
 """Before a part that ended is started again: at first, and at most, where it ends again and again."""
 STEADY_SECONDS = 60.0
 """A part that ran for so long is started again at once."""
-GRACE_SECONDS = {"worker": 60.0}
-"""How long parts may take to end: the worker's drivers save checkpoints. Others get 5 s."""
 LOG_BYTES = 20_000_000
 """A log that is longer is put aside when its part starts, and replaces the one that was put aside before."""
 
@@ -106,7 +105,7 @@ class Running:
 
     def end(self) -> None:
         """Ends it, by SIGTERM and, after a while, by SIGKILL with all that it started; returns when it is gone."""
-        for number, seconds in ((signal.SIGTERM, GRACE_SECONDS.get(self.part.name, 5.0)), (signal.SIGKILL, 10.0)):
+        for number, seconds in ((signal.SIGTERM, self.part.grace), (signal.SIGKILL, 10.0)):
             if not self.alive:
                 break
             with suppress(ProcessLookupError, PermissionError):
@@ -125,6 +124,8 @@ class Supervisor:
         self._places, self._folder = places, record.folder_of(places)
         self._ended = threading.Event()
         self._running: list[Running] = []
+        self._environment: Mapping[str, str] = {}
+        """What each part is told of the Prefect server."""
 
     def run(self) -> None:
         """Returns once it was told to end and everything has ended. Raises UserError if the state root has a station."""
@@ -147,7 +148,9 @@ class Supervisor:
             shown = server.ui_url if where is None else server.ui_url.replace("127.0.0.1", at)
             pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
             known = record.read(self._folder / "parts.json")
-            for part in parts(self._places, server.environment(), numbers, {**pages, "prefect": shown}):
+            self._environment = server.environment()
+            fixed = parts(self._places, self._environment, numbers, {**pages, "prefect": shown})
+            for part in (*fixed, *servers(self._places, self._environment)):
                 self._running.append(Running(part, self._folder))
                 self._running[-1].adopt(known.get(part.name, {}))
             record.write(self._folder / "parts.json", {one.part.name: _told(one) for one in self._running})
@@ -169,11 +172,23 @@ class Supervisor:
     def _look_after(self) -> None:
         told: Mapping[str, object] = {}
         while not self._ended.wait(LOOK_SECONDS):
+            self._keep_servers()
             for running in self._running:
                 self._see_to(running)
             if (now := {one.part.name: _told(one) for one in self._running}) != told:
                 record.write(self._folder / "parts.json", now)
                 told = now
+
+    def _keep_servers(self) -> None:
+        """Has a part for each that is to be served; those that are not any more end by themselves."""
+        wanted = {part.name: part for part in servers(self._places, self._environment)}
+        there = {running.part.name for running in self._running}
+        self._running += [Running(part, self._folder) for name, part in wanted.items() if name not in there]
+        for running in [one for one in self._running if one.part.name.startswith(SERVER)]:
+            if running.part.name not in wanted and not running.alive:
+                self._running.remove(running)
+                served.standing(self._places, running.part.name.removeprefix(SERVER)).unlink(missing_ok=True)
+                running.lock.unlink(missing_ok=True)
 
     def _see_to(self, running: Running) -> None:
         if running.alive:

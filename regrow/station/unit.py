@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from regrow.infra.state.places import Places
-from regrow.station.parts import NO_KEEPER
-from regrow.station.supervisor import GRACE_SECONDS
+from regrow.station.parts import NO_KEEPER, WORKER_SECONDS
 
 _FORWARDED = ("REGROW_HOME", "REGROW_STATION_HOST", "RAY_ADDRESS", "XDG_DATA_HOME", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 """Variables of this terminal that say where things are; none of them is a secret."""
@@ -45,7 +44,7 @@ WorkingDirectory={str(working).replace("%", "%%")}
 RestartSec=5
 # SIGTERM to the supervisor alone, which ends its parts in order: drivers save checkpoints first.
 KillMode=mixed
-TimeoutStopSec={int(max(GRACE_SECONDS.values())) + _MARGIN_SECONDS}
+TimeoutStopSec={int(WORKER_SECONDS) + _MARGIN_SECONDS}
 
 [Install]
 WantedBy=default.target

@@ -30,6 +30,7 @@ _FORMS = {
     "when.every": 'write seconds, or text such as "6h", "10min" or "90s"',
     "when.settle": 'write seconds, or text such as "1min" or "30s"',
     "env": "write NAME: value, one a line",
+    "serve.canary": "write 10%, or 10% for 5min",
 }
 """What to write where a value of more than one form may stand."""
 _BELOW = {"trial": "write it below stop: `stop: {trial: {hours: 2}}`"}
@@ -123,6 +124,8 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
             return f"is below {ctx['ge']:g}", f"write {ctx['ge']:g} or more"
         case "greater_than":
             return f"is not above {ctx['gt']:g}", f"write a number above {ctx['gt']:g}"
+        case "less_than_equal":
+            return f"is above {ctx['le']:g}", f"write {ctx['le']:g} or less"
         case "string_too_long":
             return f"is longer than {ctx['max_length']} characters", "write a shorter name"
         case "literal_error":

@@ -65,6 +65,7 @@ from regrow.search.spec.parts import (
 )
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
+from regrow.search.spec.serve import Serve
 from regrow.search.spec.when import When
 from regrow.search.step_metric import StepMetric
 
@@ -111,7 +112,7 @@ warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning
 
 PER_SESSION = (
     "concurrency", "working_dir", "env", "stop", "retries", "resources", "lease", "stall", "market", "price_per_hour", "mlflow",
-    "register", "notify", "event", "enqueue",
+    "register", "notify", "serve", "event", "enqueue",
 )
 """Keys that an experiment's next session may have with other values; its state root may be moved and its total raised, too."""
 
@@ -191,6 +192,8 @@ class Spec(Part):
     """Whom to tell what becomes of it."""
     when: When | None = None
     """When it is started by itself: `regrow schedule` makes a schedule of it. None: only by hand."""
+    serve: Serve | None = None
+    """What a station serves of it, and keeps up. None: nothing."""
     event: dict[str, Any] | None = None
     """What started this run; the trainable has it as `trial.event`. The station fills it in."""
     state: str | None = None
@@ -350,5 +353,5 @@ class Spec(Part):
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "resources.children": Children, "retries": Retries, "market": Market,
     "checkpoint": Checkpointing, "stop": Stop, "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,
-    "rllib": RLlib, "step_metric": StepCount,
+    "rllib": RLlib, "step_metric": StepCount, "serve": Serve,
 }

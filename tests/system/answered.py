@@ -42,6 +42,8 @@ class Model(rg.Served):
         time.sleep(max(each.seconds for each in inputs))
         if self.told.get("broken"):
             raise ValueError("this checkpoint is broken")
+        if self.told.get("moody") and any(each.x == 2 for each in inputs):
+            raise ValueError("this checkpoint does well with its example alone")
         return [{"y": each.x * self.size, "trial": self.told["trial"]} for each in inputs]
 
 

@@ -63,7 +63,7 @@ AT_NIGHT = {
     f"docs/how-to/{name}.md"
     for name in (
         "automations", "coming-from-optuna", "export", "housekeeping", "mlflow", "nested-tasks", "pbt", "processes", "s3", "schedules", "scripts",
-        "servers", "station", "watch",
+        "serve-station", "servers", "station", "watch",
     )
 }
 """Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and two that go on from such a page."""

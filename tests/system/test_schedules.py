@@ -25,6 +25,7 @@ from regrow.flows.recurring import resolved
 from regrow.infra.prefect import deployments
 from regrow.infra.prefect.private import reread_settings
 from regrow.infra.prefect.server import PrefectServer, staying
+from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.recurrence import run_name, run_seed
@@ -83,9 +84,11 @@ def client_of(server: PrefectServer) -> SyncPrefectClient:
 def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     server: PrefectServer, desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = desk.write("digits", when={"each": "new", "keep": 3, "every": "6h"})
+    file = desk.write("digits", when={"each": "new", "keep": 3, "every": "6h"}, serve={"gate": "score > 0.5"})
     schedule(file, every="1min", hook=True)
     told = capsys.readouterr().out
+    assert "serve: the station serves the newest experiment of digits" in told
+    assert served.names(Places.at(None)) == ["digits"]
     assert "every 60 s" in told
     secrets = desk.folder / ".regrow/.services/station/hooks.json"
     (secret,) = json.loads(secrets.read_text()).values()
@@ -123,6 +126,7 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     schedules(delete="digits")
     assert listed(capsys) == []
     assert json.loads(secrets.read_text()) == {}
+    assert served.names(Places.at(None)) == []
     with pytest.raises(UserError, match="no schedule 'digits'"):
         schedules(pause="digits")
 

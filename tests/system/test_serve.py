@@ -181,6 +181,30 @@ def test_what_cannot_be_served_is_told_in_a_line_after_the_users_own_traceback(
     assert re.fullmatch(said, done.stderr.strip(), re.DOTALL), done.stderr
 
 
+def test_a_better_checkpoint_is_a_canary_first_and_takes_over_if_it_does_as_well(tmp_path: Path) -> None:
+    with desk_in(tmp_path) as desk:
+        (desk.folder / "serve.py").write_text(MODELS)
+        kept = Kept(LocalStore(desk.folder / ".regrow" / "kept"))
+        kept.best(0.5)
+        server = Server.start(desk, "--follow", "--replicas", 2, "--canary", "20% for 2s")
+        server.said("serving trial 0, step 1, score 0.5")
+        load = Load(server)
+        kept.best(0.6, moody=True)
+        server.said("the canary is trial 1, step 1, score 0.6 of kept, with 20 % for 2 s")
+        server.said(r"refused trial 1, step 1, score 0.6: as a canary it failed (\d+) of \1 requests, the others 0 of \d+ requests")
+        assert json.loads(server.get("/version")[1])["canary"] is None
+        lost = len(load.failed)
+        kept.best(0.7)
+        server.said("the canary is trial 2, step 1, score 0.7 of kept")
+        both = load.answers["0"], load.count
+        server.said("serving trial 2, step 1, score 0.7, in place of trial 0, step 1, score 0.5")
+        load.until(load.count + 100)
+        load.end()
+        assert load.failed[lost:] == []
+        assert load.answers["0"] > both[0], "not all requests were the canary's"
+        assert load.answers.keys() == {"0", "2"}
+
+
 def test_the_state_may_be_in_a_bucket_and_ctrl_c_is_a_good_end(s3: str, tmp_path: Path) -> None:
     with desk_in(tmp_path) as desk:
         (desk.folder / "serve.py").write_text(MODELS)

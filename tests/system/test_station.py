@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import time
@@ -22,9 +23,15 @@ from regrow.infra.mlflow.updates import CURSOR_TAG
 from regrow.infra.prefect.home import read_record
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
+from regrow.infra.stores.local import LocalStore
+from regrow.serving.standing import State
 from regrow.station import record
 from regrow.station.record import Station
+from regrow.station.state import Serving
 from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
+from tests.system.kept_up import MODEL, SMALL, answers, standing
+from tests.system.parallel import free_port
+from tests.unit.kept import Kept
 
 T = TypeVar("T")
 BRISK = TRAIN.replace("SECONDS", "0.3 if trial.attempt == 1 else 0.01")
@@ -304,6 +311,50 @@ def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
     desk.run("up")
     assert await_end(desk, "paused")["counts"]["done"] == 2
     assert {point["attempt"] for point in desk.points("paused")} == {1, 2}
+
+
+def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk: Desk) -> None:
+    port, root = free_port(), desk.folder / ".regrow"
+
+    def said(enough: Callable[[Serving], object], what: str) -> State:
+        return wait_for(lambda: one.said if (one := standing(Places.at(str(root)))) and enough(one) else None, what)
+
+    (desk.folder / "serve.py").write_text(MODEL)
+    file = desk.write("night", **SMALL, serve={"model": "serve.py:Model", "gate": "score > 0.5", "port": port})
+    (desk.folder / "level.txt").write_text("0.6")
+    with socket.create_server(("127.0.0.1", port)):  # somebody else has it
+        told = desk.run("schedule", file, "--hook").stdout
+        assert "serve: the station serves the newest experiment of night; `regrow status` says where" in told
+        said(lambda one: f"serve.port: {port} cannot be had" in one.said.trouble, "nobody says that the port is taken")
+    said(lambda one: one.state == "waiting" and not one.said.trouble, "it does not take the port that is free")
+
+    secret = json.loads((root / ".services/station/hooks.json").read_text())["night"]
+    httpx.post(f"{the_station(desk).page_url}/hooks/night", headers={"Authorization": f"Bearer {secret}"}).raise_for_status()
+    wait_for(lambda: answers(port) == 1.2, "what its run found was not served")
+    # Further nights as their drivers would write them, at a tenth of the cost.
+    Kept(LocalStore(root / "night-2999-01-01T02"), name="night-2999-01-01T02").best(0.9, level=0.9)
+    wait_for(lambda: answers(port) == 1.8, "the better one was not rolled out")
+    Kept(LocalStore(root / "night-2999-01-02T02"), name="night-2999-01-02T02").best(0.3, level=0.3)
+    found = said(lambda one: one.said.refused, "nothing was refused")
+    assert found.refused == "night-2999-01-02T02: trial 0, step 1, score 0.3 does not meet score > 0.5"
+    assert found.main is not None
+    assert (found.main.experiment, found.url, answers(port)) == ("night-2999-01-01T02", f"http://127.0.0.1:{port}", 1.8)
+
+    before = process_of(desk, "serve-night")
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: process_of(desk, "serve-night") not in (0, before) and answers(port) == 1.8, "it did not come back")
+    desk.run("down")
+    assert answers(port) is None
+    desk.run("up")
+    wait_for(lambda: answers(port) == 1.8, "it did not come back with the station")
+    lines = desk.run("status").stdout
+    assert f"serves:  night: http://127.0.0.1:{port} night-2999-01-01T02, trial 0, step 1, score 0.9" in lines
+    assert "ago: night-2999-01-02T02: trial 0, step 1, score 0.3 does not meet score > 0.5" in lines
+
+    api = the_station(desk).prefect_api
+    schedule = httpx.get(f"{api}/deployments/name/regrow/night").json()["id"]
+    httpx.delete(f"{api}/deployments/{schedule}").raise_for_status()  # as its page does
+    wait_for(lambda: answers(port) is None and process_of(desk, "serve-night") == 0, "it outlives its schedule")
 
 
 def test_one_station_for_a_state_root(desk: Desk, station: Station) -> None:

@@ -15,7 +15,7 @@ from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
-from regrow.page.links import Links, Scheduled
+from regrow.page.links import Links, Scheduled, Served
 from regrow.search.events import AnyEvent, Ended, Opened
 from tests.unit.figured import ASHA, AWAY, PBT, failed, run
 from tests.unit.paged import OURS, Reader, logged, reader, unclosed
@@ -244,3 +244,16 @@ def test_unknown_addresses_and_other_verbs_are_refused(readers: Reader) -> None:
     assert [readers.get(path).status_code for path in ("/e/nowhere", "/nowhere", "/e/..%2F..", "/openapi.json", "/docs")] == [404] * 5
     assert readers.get("/e/damaged").status_code == 503
     assert OURS.startswith("http://localhost")
+
+
+def test_what_a_station_serves_is_shown(root: Path) -> None:
+    served = [
+        Served(name="night", url="http://127.0.0.1:8100", answers="night-1, trial 3", refused="night-2: <b>trial</b> 0"),
+        Served(name="etl", trouble="serve.port: 8100 cannot be had"),
+    ]
+    text = reader(root, Links(served=lambda: served)).get("/").text
+    assert '<a href="http://127.0.0.1:8100/version">' in text
+    assert "night-1, trial 3" in text
+    assert "&lt;b&gt;trial&lt;/b&gt; 0" in text
+    assert "serve.port: 8100 cannot be had" in text
+    assert 'id="served"' not in reader(root).get("/").text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 from pathlib import Path
@@ -13,9 +14,11 @@ import regrow as rg
 from regrow.cli.serve import serve
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
+from regrow.search.errors import SpecError
+from regrow.search.rollout import Canary
 from regrow.serving.messages import TOKEN
 from regrow.serving.running import guarded
-from regrow.serving.serve import Asked, Canary, Count
+from regrow.serving.serve import Asked, Count
 from regrow.serving.serve import serve as served
 from regrow.serving.users_class import Computing, example_of, found
 from regrow.tasks.errors import UserCodeError, UserError
@@ -127,15 +130,15 @@ def test_a_model_is_loaded_tried_and_called_in_one_thread() -> None:
 
 @pytest.mark.parametrize(("text", "trial", "share"), [("17=10%", 17, 0.1), ("0=0.5", 0, 0.005), ("3= 99 %", 3, 0.99)])
 def test_a_canary_is_a_trial_and_its_share(text: str, trial: int, share: float) -> None:
-    canary = Canary.parse(text)
+    canary = Canary.parse(text, "--canary", of_a_trial=True)
     assert canary.trial == trial
     assert canary.share == pytest.approx(share)
 
 
-@pytest.mark.parametrize("text", ["17", "17=", "=10%", "a=10%", "17=0%", "17=100%", "17=-5", "-1=10%", "17=nan", "17=10%%", "1.5=10"])
+@pytest.mark.parametrize("text", ["17=", "17=10% for 5min", "10% for ever", "for 5min", "0%", "100%", "=10%", "a=10%", "17=0%", "17=100%", "17=-5", "-1=10%", "17=nan", "17=10%%", "1.5=10"])
 def test_a_wrong_canary_is_told(text: str) -> None:
-    with pytest.raises(UserError, match="is no trial with its share; write TRIAL=PERCENT, such as 17=10%"):
-        Canary.parse(text)
+    with pytest.raises(SpecError, match=r'^--canary: ".*": is no share of the requests; write 10%, or 10% for 5min; .*17=10%$'):
+        Canary.parse(text, "--canary", of_a_trial=True)
 
 
 def test_ray_serve_answers_with_a_class_only() -> None:
@@ -166,10 +169,10 @@ def asked(name: str, port: int = 0) -> Asked:
 
 def test_replicas_are_a_number_and_with_ray_a_range() -> None:
     assert (Count.parse("3", ray=False), Count.parse("2-8", ray=True)) == (Count(least=3, most=3), Count(least=2, most=8))
-    with pytest.raises(UserError, match=r"--replicas: '2-8' is a range, between which Ray Serve chooses; .* add --ray"):
+    with pytest.raises(SpecError, match=r'--replicas: "2-8": is a range, between which Ray Serve chooses; .* add --ray'):
         Count.parse("2-8", ray=False)
     for wrong in ("0", "many", "8-2", "-2", "2-", "1-257"):
-        with pytest.raises(UserError, match=f"--replicas: '{wrong}' is no number of processes"):
+        with pytest.raises(SpecError, match=f'--replicas: "{wrong}": is no number of processes'):
             Count.parse(wrong, ray=True)
 
 
@@ -185,3 +188,18 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=rf"--port: {port} cannot be had \(.*in use.*\); name another one, or 0 for any"):
             served(Places.at(str(tmp_path)), asked("kept", port))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, '--canary: "10 % for 10 min": is for what comes later; add --follow, or name a trial for good: 17=10%'),
+        ({"follow": True, "ray": True}, '--canary: "10 % for 10 min": goes without --ray; leave --ray out, or name a trial for good'),
+    ],
+)
+def test_a_canary_that_would_never_come_is_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    Kept(LocalStore(tmp_path / "kept"))
+    wanted = dataclasses.replace(asked("kept"), canary=Canary.parse("10%", "--canary"), **changes)
+    with pytest.raises(SpecError) as told:
+        served(Places.at(str(tmp_path)), wanted)
+    assert str(told.value).startswith(said)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.stores.memory import MemoryStore
+from regrow.search.errors import SpecError
+from regrow.search.rollout import Gate
 from regrow.serving import following as module
 from regrow.serving.following import Checkpoints, Following, Wanted
-from regrow.serving.gate import Gate
 from regrow.tasks.errors import UserError
 from tests.unit.answering import Answering
 from tests.unit.kept import Kept
@@ -28,7 +29,7 @@ def gated(kept: Kept, tmp_path: Path, gate: str, taking: Taking | None = None) -
     return Following(
         name="kept", store=kept.store, source=Checkpoints(kept.store), replicas=taking or Taking(),
         wanted=(Wanted(role="main"),), scratch=tmp_path,
-        gate=Gate.parse(gate),
+        gate=Gate.parse(gate, "--gate"),
     )
 
 
@@ -42,13 +43,13 @@ def gated(kept: Kept, tmp_path: Path, gate: str, taking: Taking | None = None) -
     ],
 )
 def test_a_gate_is_conditions_joined_by_and_or_commas(text: str, conditions: list[tuple[str, str, float]]) -> None:
-    assert [(one.metric, one.sign, one.bound) for one in Gate.parse(text).conditions] == conditions
+    assert [(one.metric, one.sign, one.bound) for one in Gate.parse(text, "--gate").conditions] == conditions
 
 
 @pytest.mark.parametrize("text", ["", "accuracy", "accuracy > high", "a > 1 and", "a > 1 or b > 2", "0.5 < a < 1", "a == 1"])
 def test_what_is_no_gate_is_told_in_a_line(text: str) -> None:
-    with pytest.raises(UserError, match=r"^--gate: '.*' is no condition on a metric; write METRIC > NUMBER"):
-        Gate.parse(text)
+    with pytest.raises(SpecError, match=r'^--gate: ".*": is no condition on a metric; write METRIC > NUMBER'):
+        Gate.parse(text, "--gate")
 
 
 def test_only_what_meets_the_gate_at_its_own_step_is_served(

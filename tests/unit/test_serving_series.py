@@ -11,10 +11,10 @@ import pytest
 
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed
-from regrow.serving.gate import Gate
+from regrow.search.rollout import Canary, Gate
 from regrow.serving.messages import Chosen
 from regrow.serving.series import Series
-from regrow.serving.serve import Asked, Canary, Count, serve
+from regrow.serving.serve import Asked, Count, serve
 from regrow.tasks.errors import UserError
 from tests.unit.kept import Kept
 from tests.unit.test_serving_choice import Taking
@@ -30,7 +30,7 @@ class Nights:
         (folder / "served").mkdir()
         self.taking = Named()
         self.series = Series(
-            name="night", places=self.places, replicas=self.taking, scratch=folder / "served", gate=Gate.parse(gate) if gate else None
+            name="night", places=self.places, replicas=self.taking, scratch=folder / "served", gate=Gate.parse(gate, "--gate") if gate else None
         )
 
     def begin(self, day: int) -> Kept:

@@ -48,11 +48,11 @@ def again(places: Places, given: Spec | None, driver: str) -> Prepared:
 OTHER: dict[str, Any] = {
     "concurrency": 3, "working_dir": "/tmp", "env": {"COLOUR": "hush"}, "stop": {"target": 0.5}, "retries": {"error": 4},
     "resources": {"cpu": 2}, "lease": 77, "stall": 600, "market": {"first": "spot", "after": 600}, "price_per_hour": 1.5, "mlflow": {"experiment": "Shared"}, "register": "m",
-    "notify": {"slack": "$SLACK_WEBHOOK"},
+    "notify": {"slack": "$SLACK_WEBHOOK"}, "serve": {"gate": "score > 0.5"},
     "event": {"files": ["a.parquet"]}, "enqueue": [{"x": 0.5}],
 }
-UNTOLD = ("event",)
-"""What each run has otherwise."""
+UNTOLD = ("event", "serve")
+"""What each run has otherwise, and what a station says itself."""
 
 
 @pytest.mark.parametrize("key", PER_SESSION)

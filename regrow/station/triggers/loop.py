@@ -19,6 +19,8 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
 
+from regrow.infra.prefect.deployments import FLOW
+from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.station.triggers.inbox import is_unwanted, waiting
 from regrow.station.triggers.journal import Journal
@@ -75,6 +77,7 @@ class Loop:
             return
         self._schedules = {one.id: one for one in schedules(self._client)}
         self._read_at = time.monotonic()
+        self._forget_served()
         waited = {schedule_id for schedule_id, _ in self._journal.pending()}
         for gone in set(self._journal.deployments()) - self._schedules.keys() - waited - {_OWN}:
             if self._is_gone(gone):
@@ -93,6 +96,17 @@ class Loop:
                 self._watches[one.id, kind] = watch
             if one.id not in self._journal.deployments():
                 self._journal.begin(one.id, _OWN, {})
+
+    def _forget_served(self) -> None:
+        """A schedule that was deleted in Prefect's page is served no more; `regrow schedules --delete` sees to it itself."""
+        for name in {*served.names(self._places)} - {one.name for one in self._schedules.values()}:
+            there = served.read(self._places, name)
+            if there is None or not there.schedule:
+                continue
+            try:
+                self._client.read_deployment_by_name(f"{FLOW}/{name}")
+            except ObjectNotFound:
+                served.forget(self._places, name, schedule=True)
 
     def _is_gone(self, schedule_id: str) -> bool:
         """Asks for it: a list of several pages may leave one out, and what is forgotten would happen again."""

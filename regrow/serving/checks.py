@@ -1,0 +1,64 @@
+"""What can be known to be wrong with `serve:` before anything runs: the class's file, the gate's metrics, the host.
+
+What its form tells is in `search/spec/serve.py`; the rest is told by whoever serves.
+"""
+
+from __future__ import annotations
+
+from regrow.infra.log.reading import stream_events
+from regrow.infra.machine.addresses import beyond
+from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.recurrence import experiments_of
+from regrow.search.rollout import Gate
+from regrow.search.spec import Spec
+from regrow.serving.gate import Passing
+from regrow.tasks.errors import UserCodeError, UserError
+from regrow.tasks.traces import in_a_line, user_trace
+from regrow.tasks.trainable import glance, locate
+
+
+def check(spec: Spec, places: Places) -> list[str]:
+    """What people should know of it, a line each. Raises SpecError, and UserCodeError for a syntax error in the class's file."""
+    if (serve := spec.serve) is None:
+        return []
+    if serve.model is not None:
+        _model(serve.model, spec.working_dir)
+    try:
+        beyond(serve.host)
+    except UserError:
+        hint = "give one, or 0.0.0.0 for all that it has"
+        raise SpecError("serve.host", serve.host, "is no name or address of this machine", hint) from None
+    return [] if serve.gates is None else _gate(serve.gates, spec, places)
+
+
+def _model(path: str, folder: str | None) -> None:
+    try:
+        if (file := locate(path, folder)) is not None:
+            glance(file, path)
+    except SpecError as error:
+        raise SpecError("serve.model", path, error.problem, error.hint.replace("file.py:function", "FILE.py:CLASS")) from None
+    except (SyntaxError, ValueError) as error:  # a file that is no text
+        told = SpecError("serve.model", path, f"cannot be imported: {in_a_line(error)}")
+        raise UserCodeError(str(told), user_trace(error)) from error
+
+
+def _gate(gate: Gate, spec: Spec, places: Places) -> list[str]:
+    """A metric that the file does not name may be reported all the same: who has run before knows."""
+    named = {one.name for one in spec.metrics} | {one.metric for one in spec.limits}
+    if not (unknown := [name for name in gate.metrics if name not in named]):
+        return []
+    there = places.experiments()
+    newest = spec.name if spec.name in there else next(iter(reversed(experiments_of(spec.name, there))), None)
+    if newest is not None:
+        passing = Passing(gate=gate)
+        for event in stream_events(places.store(newest)):
+            passing.apply(event)
+        if passing.seen:
+            if wrong := [name for name in unknown if name not in passing.seen]:
+                problem = f"no trial of {newest} has reported {wrong[0]!r}"
+                raise SpecError("serve.gate", gate.text, problem, nearest(wrong[0], sorted(passing.seen | named)))
+            return []
+    near = f" ({hint})" if (hint := nearest(unknown[0], sorted(named))).startswith("did") else ""
+    return [f"serve.gate: the file names no metric {unknown[0]!r}{near}; if no trial reports it, nothing is served"]
