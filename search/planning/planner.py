@@ -38,7 +38,7 @@ from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
 from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
-from regrow.search.samplers import Sampler
+from regrow.search.samplers import Sampler, Watching
 from regrow.search.schedulers import SchedulerPort, Verdict, Widening
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
@@ -305,6 +305,8 @@ class Planner:
         for result in self._results.untold:
             self._sampler.tell(result)
         self._results.untold.clear()
+        if isinstance(self._sampler, Watching):
+            self._sampler.watch(self._results.running())
         return self._sampler
 
     def _note_due(self, number: int) -> None:

@@ -88,6 +88,11 @@ class Results:
                 )
         return points + list(created.known)
 
+    def running(self) -> list[Result]:
+        """Those that run and have reported something, by number; of configurations with repeats, which count as one, none."""
+        trials = [self._history.trials[number] for number in sorted(self._history.running)]
+        return [self.of(trial) for trial in trials if trial.step] if self._history.spec.repeats == 1 else []
+
     def of(self, trial: TrialRecord) -> Result:
         """What there is to be learnt of one trial, as it stands."""
         spec = self._history.spec

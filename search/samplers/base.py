@@ -115,3 +115,12 @@ class Suggesting(Protocol):
         It is a pure function of that and of what `ask` is one of.
         """
         ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """Of a sampler that learns from the curves of trials that still run. Others are told of these when they begin and when they end."""
+
+    def watch(self, running: Sequence[Result]) -> None:
+        """The running trials that have reported something, as they are now; before each `ask`, in place of those said before."""
+        ...
