@@ -119,7 +119,7 @@ class Suggesting(Protocol):
 
 @runtime_checkable
 class Watching(Protocol):
-    """Of a sampler that learns from the curves of trials that still run. Others are told of these when they begin and when they end."""
+    """Of a sampler that learns from the curves of trials that still run. Others hear of these when they begin and end."""
 
     def watch(self, running: Sequence[Result]) -> None:
         """The running trials that have reported something, as they are now; before each `ask`, in place of those said before."""

@@ -1,9 +1,10 @@
-"""A Gaussian process over configuration and step, which learns from learning curves that were cut off. No results, no domains here.
+"""A Gaussian process over configuration and step, which learns from learning curves that were cut off. No results, no domains.
 
-The kernel over points of the unit cube is Matérn 5/2 with a length for each dimension; over the logarithm of the step it is that of an
-Ornstein-Uhlenbeck process, so how much an early step says of the last one is learnt (MOBSTER, Klein et al., 2020, arXiv:2003.10865,
-section 4.1, has other kernels over the step). The mean of each step is a random walk, fitted with everything else: what got as far as
-a late step is a selection, and must not be taken for average. Hyperparameters are those of largest posterior density.
+The kernel over points of the unit cube is Matern's with 5/2 and a length for each dimension; over the logarithm of the step it is
+that of an Ornstein-Uhlenbeck process, so how much an early step says of the last one is learnt (MOBSTER, Klein et al., 2020,
+arXiv:2003.10865, section 4.1, has other kernels over the step). The mean of each step is a random walk, inferred with everything
+else: what got as far as a late step is a selection, and must not be taken for average. Hyperparameters are those of largest
+posterior density (Rasmussen and Williams, 2006, section 5.4.1, for the gradient).
 """
 
 from __future__ import annotations
@@ -94,10 +95,9 @@ def fit(seen: Observations) -> Hyperparameters:
         off = (vector - mean) / spread
         value = 0.5 * seen.values @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
         shared = inner * ((1 + r) * decay * (5 / 3))
-        gradient = np.concatenate([
-            0.5 * scaled * np.tensordot(squares, shared, 2),
-            [0.5 * (inner * kernel).sum(), 0.5 * (inner * kernel * gaps).sum() * np.exp(-h.time), 0.5 * np.trace(inner) * np.exp(h.noise)],
-        ])
+        explained = inner * kernel
+        others = explained.sum(), (explained * gaps).sum() * np.exp(-h.time), np.trace(inner) * np.exp(h.noise)
+        gradient = 0.5 * np.concatenate([scaled * np.tensordot(squares, shared, 2), others])
         return float(value), gradient + off / spread
 
     bounds = [(m - 3 * s, m + 3 * s) for m, s in zip(mean, spread, strict=True)]
