@@ -61,8 +61,8 @@ class Prepared:
 
     @property
     def asked(self) -> Spec:
-        """The specification for another `prepare`, which is to find the same: a new one leaves to regrow what it left."""
-        return self.spec.model_copy(update=dict.fromkeys(self.auto, AUTO))
+        """The specification for another `prepare`, finding the same: what was left to regrow is, the total is raised."""
+        return self.spec.model_copy(update={**dict.fromkeys(self.auto, AUTO), "trials": self.trials or self.spec.trials})
 
     @property
     def folder(self) -> str | None:

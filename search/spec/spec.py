@@ -151,8 +151,8 @@ class Spec(Part):
     space: SpaceField
     """Parameters by name: a constant, a domain such as `{loguniform: [1.0e-4, 1.0e-1]}`, or a nested map of the same."""
     search: Named = AUTO
-    """The sampler, by its name or with options, `{tpe: {n_startup_trials: 20}}`; or one of your own, `module:Class`. `auto`: chosen
-    by the rest when the experiment is created; its log has what was chosen."""
+    """The sampler, by its name or with options, `{tpe: {n_startup_trials: 20}}`; or one of your own, `module:Class`. `auto`:
+    chosen by the rest when the experiment is created; its log has what was chosen."""
     schedule: Named = AUTO
     """The scheduler, by its name or with options, `{asha: {grace_period: 1}}`; or one of your own, `module:Class`. Left out: with
     `search: auto` it is chosen, too; beside a named search it is `fifo`, every trial runs to its end."""
