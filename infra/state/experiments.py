@@ -16,8 +16,10 @@ from regrow.search.errors import SpecError, quoted
 from regrow.search.events import Closed, Known, Status
 from regrow.search.history import specification
 from regrow.search.lifecycle import TrialState
+from regrow.search.options import AUTO
 from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SESSION, Spec
+from regrow.search.spec.auto import Choice
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
@@ -44,11 +46,23 @@ class Prepared:
     """How many trials may be tried again; None where that was not asked for."""
     changes: list[str] = field(default_factory=list)
     """What is otherwise than in the last session, a line each."""
+    choice: Choice | None = None
+    """Of a new experiment: its search and its schedule, and why, where its specification leaves these to regrow."""
 
     @property
     def ended(self) -> Status | None:
         """How its last session ended; None for a new one, and where its driver was lost."""
         return self.log.last.status if isinstance(self.log.last, Closed) else None
+
+    @property
+    def auto(self) -> dict[str, str]:
+        """Of a new experiment: why, by key, for what its specification leaves to regrow."""
+        return {} if self.choice is None else self.choice.why
+
+    @property
+    def asked(self) -> Spec:
+        """The specification for another `prepare`, finding the same: what was left to regrow is, the total is raised."""
+        return self.spec.model_copy(update={**dict.fromkeys(self.auto, AUTO), "trials": self.trials or self.spec.trials})
 
     @property
     def folder(self) -> str | None:
@@ -96,13 +110,16 @@ def prepare(
             raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
         new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
         known = _warm(places, new)
-        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), log=found, known=known)
+        return Prepared(
+            places=places, spec=new.resolved, store=store, trials=None, code=_pickled(code), log=found, known=known,
+            choice=new.choice,
+        )
     stored = specification(found.created, found.opened)
     if stored.name != name:  # somebody renamed its folder: from this session on the log says so, too
         stored = Spec.parse({**stored.to_json(), "name": name})
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
-        _same(stored, spec, name)
+        _same(stored, spec.like(stored), name)
         trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
         current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
     else:

@@ -9,6 +9,7 @@ from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
 from regrow.search.options import chosen
 from regrow.search.space import Constant
+from regrow.search.spec.auto import check as check_auto
 from regrow.search.spec.command import check as check_command
 from regrow.search.spec.parts import IMPORT_PATH, Bundled
 from regrow.search.spec.rllib import check as check_rllib
@@ -29,6 +30,8 @@ def check(spec: Spec, *, recorded: bool) -> None:
     _metrics(spec)
     for place, text in enumerate(spec.constraints):
         Constraint.parse(text, f"constraints.{place}")
+    check_auto(spec)
+    spec = spec.resolved
     if not spec.own_scheduler:
         schedulers.make(spec.schedule, spec.setting)
     _steps(spec)
