@@ -43,24 +43,32 @@ from scipy.stats import trim_mean
 
 from benchmarks import yahpo
 from benchmarks.clock import Task, simulate
+from benchmarks.ours import Regrow
 from benchmarks.quality import HERE, TASKS, optuna, ours, syne, tune
 from benchmarks.rivals import WORKERS, SyneTune
 from benchmarks.surrogate import Continuum, Quadratic
 from benchmarks.yahpo import Yahpo
+from regrow.search.events import Known
+from regrow.search.planning.learning import learnt_from
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 PLAIN: Any = {"tpe": {"like_optuna": True}}
 MINUTE = 60.0
 """What a training takes, when a tuner's own seconds are counted."""
-FIRST = ours("mobster", "mobster", "async_hyperband")
-"""What the others are compared with: what `search: auto` chooses here."""
+LEARNT = 5
+"""Experiments on tasks to tune on, of the same parameters, that one with `learn_from` begins with."""
+SCHEDULE: Any = {"async_hyperband": {"eager": 24}}
+FIRST = replace(ours("mobster", "mobster", SCHEDULE), how="auto")
+"""What the others are compared with: what `search: auto` chooses here, a Gaussian process and asynchronous Hyperband."""
 
 METHODS = {
     method.name: method
     for method in (
         FIRST,
-        replace(FIRST, how=f"{FIRST.how}, again"),
+        replace(FIRST, how="auto, learn_from", make=lambda task, seed: learning(task, seed, "mobster")),
+        replace(FIRST, how="tpe, learn_from", make=lambda task, seed: learning(task, seed, "tpe")),
+        replace(FIRST, how="auto, again"),
         ours("mobster", "mobster", "hyperband"),
         ours("mobster", "mobster", "fifo"),
         ours("random", "random", "fifo"),
@@ -95,6 +103,24 @@ class Run:
     mean: float
     trials: int
     steps: int
+
+
+@cache
+def learnt(scenario: str) -> list[Known]:
+    """What is kept of experiments on other data sets of a scenario, each of 30 trainings by the first method."""
+    found: list[Known] = []
+    for place, name in enumerate([name for name in yahpo.tasks(reporting=False) if name.startswith(scenario)][:LEARNT]):
+        task = task_named(name)
+        tuner = Regrow(task, place, "mobster", SCHEDULE, WORKERS)
+        simulate(tuner, task, workers=WORKERS, seconds=30 * task.training / WORKERS)
+        found += learnt_from(tuner.history, tuner.history.spec, task.spec.name, "learn_from")
+    return found
+
+
+def learning(task: Task, seed: int, search: str) -> Regrow:
+    """A search that begins with what others have found."""
+    scenario = task.spec.name.rpartition("-")[0]
+    return Regrow(task, seed, search, SCHEDULE, WORKERS, learnt=learnt(scenario))
 
 
 @cache
@@ -197,9 +223,9 @@ def main() -> None:
         if options.seeds < 2:
             raise
     about = (
-        f"{len(tasks)} tasks, {options.seeds} seeds each, {WORKERS} workers, {options.trainings:g} full trainings of worker "
-        f"time. Python {platform.python_version()}. Interquartile means with 95 % intervals; in the last columns medians by task, "
-        "at the end."
+        f"{len(tasks)} tasks, {options.seeds} seeds each, {WORKERS} workers, {options.trainings:g} full trainings of worker time. "
+        f"Python {platform.python_version()}. Interquartile means with 95 % intervals; in the last columns medians by task, at the "
+        "end."
     )
     text = report(runs, about)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -211,7 +211,7 @@ def _session(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        environment=surroundings, known=prepared.known, auto=prepared.auto, retry_failed=retry_failed,
+        environment=surroundings, known=prepared.known, auto=prepared.auto, learnt=prepared.learnt, retry_failed=retry_failed,
         widest=spec.resources.shape.widest(ray_cluster.nodes()), fixed=most(spec) is not None,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"

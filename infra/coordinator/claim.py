@@ -18,7 +18,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     who opens.
 
     `fixed`: so many slots were asked for, whatever the cluster has room for.
-    `id`, `spec`, `known` (of a warm start) and `auto` (see Created) create the experiment where the log is empty.
+    `id`, `spec`, `known` (of a warm start), `auto` and `learnt` (see Created) create the experiment where the log is empty.
     """
 
     id: str
@@ -30,6 +30,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     known: list[Known] = []
     auto: dict[str, str] = {}
+    learnt: list[Known] = []
     widest: int = 0
     fixed: bool = False
     environment: dict[str, Any] = {}
@@ -53,7 +54,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             ledger.retire()
             return ledger
         created = history.created or Created(
-            t=now, id=opening.id, spec=opening.spec, known=opening.known, auto=opening.auto
+            t=now, id=opening.id, spec=opening.spec, known=opening.known, auto=opening.auto, learnt=opening.learnt
         )
         opened = Opened(
             t=now, by="coordinator" if again else "driver", driver=driver,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from regrow.search.events import Closed, Known, Status
 from regrow.search.history import specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.options import AUTO
+from regrow.search.planning.learning import MOST_EXPERIMENTS, learnt_from
 from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
@@ -39,6 +41,8 @@ class Prepared:
     log: Survey
     """What its log says."""
     known: list[Known] = field(default_factory=list)
+    learnt: list[Known] = field(default_factory=list)
+    """Of a new experiment: what it learns from experiments on other tasks."""
     """What a new experiment takes over from earlier ones."""
     nothing_left: bool = False
     """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
@@ -109,10 +113,10 @@ def prepare(
         if spec is None:
             raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
         new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
-        known = _warm(places, new)
+        known, learnt = _warm(places, new), _learnt(places, new)
         return Prepared(
             places=places, spec=new.resolved, store=store, trials=None, code=_pickled(code), log=found, known=known,
-            choice=new.choice,
+            learnt=learnt, choice=new.choice,
         )
     stored = specification(found.created, found.opened)
     if stored.name != name:  # somebody renamed its folder: from this session on the log says so, too
@@ -166,6 +170,37 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
             raise SpecError(key, start.experiment, problem, "leave it out")
         known += found
     return known
+
+
+def _learnt(places: Places, spec: Spec) -> list[Known]:
+    """What is kept of the experiments that a new one learns from. Raises SpecError for one that is named and has nothing to say."""
+    if spec.learn_from == "auto":
+        return _whatever_fits(places, spec)
+    learnt: list[Known] = []
+    for number, name in enumerate(spec.learn_from):
+        key = f"learn_from.{number}"
+        try:
+            found = learnt_from(replay(places.known(name), name), spec, name, key)
+        except UserError as error:
+            raise SpecError(key, name, str(error)) from None
+        if not found:
+            raise SpecError(key, name, "has no trial in this space that ended with a value", "leave it out")
+        learnt += found
+    return learnt
+
+
+def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
+    """Of the last experiments with the same parameters and metric; others are passed over, and so are those that cannot be read."""
+    found: list[tuple[float, list[Known]]] = []
+    for name in places.experiments():
+        if name == spec.name:
+            continue
+        with suppress(UserError, SpecError):
+            history = replay(places.known(name), name)
+            if history.created is not None and (kept := learnt_from(history, spec, name, "learn_from")):
+                found.append((history.created.t, kept))
+    found.sort(key=lambda one: -one[0])
+    return [known for _, kept in found[:MOST_EXPERIMENTS] for known in kept]
 
 
 def _often() -> tuple[str, ...]:

@@ -12,11 +12,20 @@ from typing import Any, cast
 
 from regrow.search.errors import SpecError
 from regrow.search.options import build, chosen, imported, is_path, load, split
-from regrow.search.samplers.base import Proposal, Result, Sampler, Steps, Suggesting, TrialStatus, Watching
+from regrow.search.samplers.base import (
+    Advised,
+    Proposal,
+    Result,
+    Sampler,
+    Steps,
+    Suggesting,
+    TrialStatus,
+    Watching,
+)
 from regrow.search.space.setting import Setting
 
 __all__ = [
-    "REGISTRY", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "Watching", "gives_budgets", "make",
+    "REGISTRY", "Advised", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "Watching", "gives_budgets", "make",
     "size", "suggests",
 ]
 

@@ -118,6 +118,15 @@ class Suggesting(Protocol):
 
 
 @runtime_checkable
+class Advised(Protocol):
+    """Of a sampler that learns from experiments on other tasks, whose values do not compare with its own."""
+
+    def advise(self, others: Sequence[Sequence[Result]]) -> None:
+        """The results of each of the other experiments, before all else."""
+        ...
+
+
+@runtime_checkable
 class Watching(Protocol):
     """Of a sampler that learns from the curves of trials that still run. Others hear of these when they begin and end."""
 

@@ -9,6 +9,7 @@ posterior density (Rasmussen and Williams, 2006, section 5.4.1, for the gradient
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,17 +26,25 @@ _LEVEL: Final = 4.0
 _DRIFT: Final = 2.0
 """That by which the mean may change from the first step to the last."""
 _STEPS_OF_FIT: Final = 30
+_TRUST: Final = 1.0
+"""Prior standard deviation of how much of what is said beforehand holds, which is expected to be all of it."""
+
+Beforehand = Callable[[Floats], Floats]
+"""Points (m, d) to the values at the last step that each of several advisers expects there, (m, k)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
     """Values, and where they were seen: points (n, d), times (n,) from 0 at the first step to 1 at the last, values (n,).
-    `choice` (d,): where two coordinates are either the same or not."""
+    `choice` (d,): where two coordinates are either the same or not. `beforehand`: what was expected before; None: nothing.
+
+    The mean is the advisers' mean then, each weighted by a number that is inferred with everything else."""
 
     points: Floats
     times: Floats
     values: Floats
     choice: npt.NDArray[np.bool_]
+    beforehand: Beforehand | None = None
 
     def apart(self, others: Floats) -> Floats:
         """Squared distances by dimension from each point to each of others (m, d): (d, n, m)."""
@@ -43,6 +52,10 @@ class Observations:
         squares = np.square(gaps, out=gaps)
         squares[self.choice] = squares[self.choice] > 0
         return squares
+
+    def advice(self, points: Floats) -> Floats:
+        """What was expected at points before, (m, k); k may be 0."""
+        return np.zeros((len(points), 0)) if self.beforehand is None else self.beforehand(points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +88,8 @@ def fit(seen: Observations) -> Hyperparameters:
     """The hyperparameters of largest posterior density, found from the prior's mean."""
     mean, spread = prior(seen.points.shape[1])
     squares, gaps, walk = seen.apart(seen.points), _gaps(seen.times, seen.times), _walk(seen.times, seen.times)
-    count = len(seen.values)
+    count, advice = len(seen.values), seen.advice(seen.points)
+    values, fixed = seen.values - _agreed(advice), walk + _weighing(advice, advice)
 
     def loss(vector: Floats) -> tuple[float, Floats]:
         h = Hyperparameters.of(vector)
@@ -83,17 +97,17 @@ def fit(seen: Observations) -> Hyperparameters:
         r = np.sqrt(5 * np.tensordot(scaled, squares, 1))
         decay = np.exp(h.variance - r - gaps * np.exp(-h.time))
         kernel = (1 + r + r * r / 3) * decay
-        full = kernel + walk
+        full = kernel + fixed
         full.flat[:: count + 1] += np.exp(h.noise) + _JITTER
         try:
             factor = cholesky(full, lower=True, check_finite=False)
         except np.linalg.LinAlgError:
             return 1e10, np.zeros_like(vector)
-        weights = cho_solve((factor, True), seen.values, check_finite=False)
+        weights = cho_solve((factor, True), values, check_finite=False)
         inverse = cho_solve((factor, True), np.eye(count), check_finite=False)
         inner = inverse - np.outer(weights, weights)
         off = (vector - mean) / spread
-        value = 0.5 * seen.values @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
+        value = 0.5 * values @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
         shared = inner * ((1 + r) * decay * (5 / 3))
         explained = inner * kernel
         others = explained.sum(), (explained * gaps).sum() * np.exp(-h.time), np.trace(inner) * np.exp(h.noise)
@@ -114,29 +128,40 @@ def _walk(one: Floats, other: Floats) -> Floats:
     return _LEVEL + _DRIFT * np.minimum.outer(1 - one, 1 - other)
 
 
+def _agreed(advice: Floats) -> Floats:
+    """The mean of the advisers, 0 where there are none."""
+    return np.asarray(advice.sum(axis=1) / max(advice.shape[1], 1))
+
+
+def _weighing(one: Floats, other: Floats) -> Floats:
+    """The covariance that comes of not knowing how much of each adviser's word holds: (n, k), (m, k) to (n, m)."""
+    return np.asarray(_TRUST**2 / max(one.shape[1], 1) ** 2 * one @ other.T)
+
+
 class Process:
     """The process given observations."""
 
     def __init__(self, seen: Observations, h: Hyperparameters) -> None:
         self._seen, self._h = seen, h
-        full = self._between(seen.points, seen.times) + 0.0
+        self._advice = seen.advice(seen.points)
+        full = self._between(seen.points, seen.times, self._advice)
         full.flat[:: len(seen.values) + 1] += np.exp(h.noise) + _JITTER
         self._factor = cholesky(full, lower=True, check_finite=False)
-        self._weights = cho_solve((self._factor, True), seen.values, check_finite=False)
+        self._weights = cho_solve((self._factor, True), seen.values - _agreed(self._advice), check_finite=False)
 
-    def _between(self, points: Floats, times: Floats) -> Floats:
+    def _between(self, points: Floats, times: Floats, advice: Floats) -> Floats:
         h = self._h
         r = np.sqrt(5 * np.tensordot(np.exp(-2 * h.lengths), self._seen.apart(points), 1))
         kernel = (1 + r + r * r / 3) * np.exp(h.variance - r - _gaps(self._seen.times, times) * np.exp(-h.time))
-        return np.asarray(kernel + _walk(self._seen.times, times))
+        return np.asarray(kernel + _walk(self._seen.times, times) + _weighing(self._advice, advice))
 
     def at_the_end(self, points: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation at the last step, without noise, of points (m, d)."""
-        ones = np.ones(len(points))
-        cross = self._between(points, ones)
-        mean = cross.T @ self._weights
+        advice = self._seen.advice(points)
+        cross = self._between(points, np.ones(len(points)), advice)
+        mean = cross.T @ self._weights + _agreed(advice)
         solved = solve_triangular(self._factor, cross, lower=True, check_finite=False)
-        own = np.exp(self._h.variance) + _LEVEL
+        own = np.exp(self._h.variance) + _LEVEL + np.square(advice).sum(axis=1) * _TRUST**2 / max(advice.shape[1], 1) ** 2
         return mean, np.sqrt(np.maximum(own - np.square(solved).sum(axis=0), 1e-12))
 
     def believing(self, points: Floats) -> Process:
@@ -145,6 +170,6 @@ class Process:
         seen = self._seen
         more = Observations(
             points=np.vstack([seen.points, points]), times=np.append(seen.times, np.ones(len(points))),
-            values=np.append(seen.values, mean), choice=seen.choice,
+            values=np.append(seen.values, mean), choice=seen.choice, beforehand=seen.beforehand,
         )
         return Process(more, self._h)

@@ -6,14 +6,14 @@ Points are of the unit cube; the less a cost the better.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
 from regrow.search.samplers.acquisition import largest_improvement
-from regrow.search.samplers.curve_process import Hyperparameters, Observations, Process, fit
+from regrow.search.samplers.curve_process import Beforehand, Hyperparameters, Observations, Process, fit
 from regrow.search.space.domains import Choice, Domain
 
 Floats = npt.NDArray[np.float64]
@@ -34,8 +34,8 @@ LEADERS: Final = 5
 class Model:
     """Proposes points. It keeps the hyperparameters of the last fit and what they were fitted to, which data alone determine."""
 
-    def __init__(self, domains: Sequence[Domain], startup: int) -> None:
-        self._domains = domains
+    def __init__(self, domains: Sequence[Domain], startup: int, beforehand: Beforehand | None = None) -> None:
+        self._domains, self._beforehand = domains, beforehand
         self._choice = np.array([isinstance(domain, Choice) for domain in domains])
         self._startup = startup
         self._fitted: tuple[bytes, Hyperparameters] | None = None
@@ -45,14 +45,8 @@ class Model:
     ) -> list[float]:
         """The point of the largest expected improvement at the last step. `points` and `curves` by trial; `pending`: those that
         run."""
-        numbers = sorted(curves)
-        whose = np.array([number for number in numbers for _ in curves[number]])
-        times, costs = np.array([look for number in numbers for look in curves[number]]).T
-        at = np.array([points[number] for number in whose.tolist()])
-        rows = _chosen(whose, times, costs, MOST_SEEN)
-        seen = self._observations(at[rows], times[rows], normal_scores(costs)[rows])
-        process = Process(seen, self._fit(numbers, whose, at, times, costs))
-        known = np.array([points[number] for number in numbers])
+        process = self.process(points, curves)
+        known = np.array([points[number] for number in sorted(curves)])
         expected, _ = process.at_the_end(known)
         leaders = known[np.argsort(expected, kind="stable")[:LEADERS]]
         running = [points[number] for number in sorted(pending)]
@@ -60,6 +54,16 @@ class Model:
             process = process.believing(np.array(running))
         rng = np.random.default_rng(seed)
         return largest_improvement(process.at_the_end, float(expected.min()), leaders, self._domains, rng)
+
+    def process(self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve]) -> Process:
+        """The process given curves, in normal scores of their costs."""
+        numbers = sorted(curves)
+        whose = np.array([number for number in numbers for _ in curves[number]])
+        times, costs = np.array([look for number in numbers for look in curves[number]]).T
+        at = np.array([points[number] for number in whose.tolist()])
+        rows = _chosen(whose, times, costs, MOST_SEEN)
+        seen = self._observations(at[rows], times[rows], normal_scores(costs)[rows])
+        return Process(seen, self._fit(numbers, whose, at, times, costs))
 
     def _fit(self, numbers: Sequence[int], whose: Rows, at: Floats, times: Floats, costs: Floats) -> Hyperparameters:
         """Fitted to the first trials, so many that it changes seldom."""
@@ -74,7 +78,20 @@ class Model:
         return self._fitted[1]
 
     def _observations(self, at: Floats, times: Floats, values: Floats) -> Observations:
-        return Observations(points=at, times=times, values=values, choice=self._choice)
+        return Observations(points=at, times=times, values=values, choice=self._choice, beforehand=self._beforehand)
+
+
+class Adviser(Protocol):
+    """Who expects something."""
+
+    def expected(self, points: Floats) -> Floats:
+        """Normal scores at the last step of points (m, d): (m,)."""
+        ...
+
+
+def advice(advisers: Sequence[Adviser]) -> Beforehand:
+    """What several expect: points (m, d) to (m, k)."""
+    return lambda points: np.stack([adviser.expected(points) for adviser in advisers], axis=1)
 
 
 def normal_scores(costs: Floats) -> Floats:
