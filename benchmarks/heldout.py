@@ -223,9 +223,9 @@ def main() -> None:
         if options.seeds < 2:
             raise
     about = (
-        f"{len(tasks)} tasks, {options.seeds} seeds each, {WORKERS} workers, {options.trainings:g} full trainings of worker time. "
-        f"Python {platform.python_version()}. Interquartile means with 95 % intervals; in the last columns medians by task, at the "
-        "end."
+        f"{len(tasks)} tasks, {options.seeds} seeds each, {WORKERS} workers, {options.trainings:g} full trainings of worker "
+        f"time. Python {platform.python_version()}. Interquartile means with 95 % intervals; in the last columns medians by "
+        "task, at the end."
     )
     text = report(runs, about)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -131,7 +131,8 @@ def run(
     retry_failed = retry_failed and not _goes_on()
     prepared = prepare(places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed)
     chosen = [prepared.choice.told()] if prepared.choice is not None and prepared.auto else []
-    for line in (*this.lines, *prepared.changes, *chosen):
+    learns = [f"learns from {line}" for line in prepared.advisers]
+    for line in (*this.lines, *prepared.changes, *chosen, *learns):
         _announce(line)
     ended = _driven(prepared, this.name, retry_failed=retry_failed)
     if not ended.is_cancelled():

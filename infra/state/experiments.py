@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,12 @@ class Prepared:
     def auto(self) -> dict[str, str]:
         """Of a new experiment: why, by key, for what its specification leaves to regrow."""
         return {} if self.choice is None else self.choice.why
+
+    @property
+    def advisers(self) -> list[str]:
+        """The experiments that a new one learns from, and how many of their trials it is told."""
+        counts = Counter(known.origin.rpartition(":")[0] for known in self.learnt)
+        return [f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()]
 
     @property
     def asked(self) -> Spec:
@@ -173,7 +180,7 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
 
 
 def _learnt(places: Places, spec: Spec) -> list[Known]:
-    """What is kept of the experiments that a new one learns from. Raises SpecError for one that is named and has nothing to say."""
+    """What is kept of the experiments that a new one learns from. Raises SpecError for a named one that has nothing to say."""
     if spec.learn_from == "auto":
         return _whatever_fits(places, spec)
     learnt: list[Known] = []
@@ -190,7 +197,7 @@ def _learnt(places: Places, spec: Spec) -> list[Known]:
 
 
 def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
-    """Of the last experiments with the same parameters and metric; others are passed over, and so are those that cannot be read."""
+    """Of the last experiments with the same parameters and metric; others, and what cannot be read, are passed over."""
     found: list[tuple[float, list[Known]]] = []
     for name in places.experiments():
         if name == spec.name:

@@ -28,7 +28,7 @@ MOST_EXPERIMENTS: Final = 8
 MOST_FIRST: Final = 8
 """So many configurations are tried first, and no more than a quarter of all trials."""
 CANDIDATES: Final = 10
-"""Of each experiment so many are looked at for that."""
+"""Of each experiment so many are looked at for that: the best of those that got furthest, which are kept first."""
 
 
 def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known]:
@@ -51,15 +51,15 @@ def by_experiment(created: Created) -> list[list[Result]]:
 
 
 def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list[dict[str, Any]]:
-    """The configurations to try first: each adds most to the best that those before it are expected to reach in the other experiments.
+    """The configurations to try first: each adds most to the best that those before it are expected to reach in the others.
 
-    A greedy portfolio (Wistuba, Schilling and Schmidt-Thieme, 2015, section 4.2; Feurer et al., NeurIPS 2015); what a configuration
-    would have reached where it was not tried is what a Gaussian process makes of that experiment.
+    A greedy portfolio (Wistuba, Schilling and Schmidt-Thieme, 2015, section 4.2; Feurer et al., NeurIPS 2015); what a
+    configuration would have reached where it was not tried is what a Gaussian process makes of that experiment.
     """
     import numpy as np
 
     experts = [_expert(spec.setting, results) for results in others]
-    candidates = [config for results in others for config in _leaders(spec, results)]
+    candidates = [dict(result.config) for results in others for result in results[:CANDIDATES]]
     points = [experts[0].point(config) for config in candidates]
     if not candidates or not all(points):
         return []
@@ -82,8 +82,3 @@ def _expert(setting: Setting, results: Sequence[Result]) -> Mobster:
     for result in results:
         expert.tell(result)
     return expert
-
-
-def _leaders(spec: Spec, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """The best configurations of an experiment, of the trials that got furthest first: as they were kept."""
-    return [dict(result.config) for result in results[:CANDIDATES]]

@@ -284,9 +284,9 @@ class Planner:
         points = [point for point in spec.points if point.metrics is None]
         if group < len(points):
             return Proposed(t=now, trial=number, config=spec.space.point(points[group].config, f"points.{group}"))
-        first = self._first_configurations
-        if (place := group - len(points)) < len(first):
-            return Proposed(t=now, trial=number, config=dict(first[place]))
+        learnt = self._first_configurations
+        if (place := group - len(points)) < len(learnt):
+            return Proposed(t=now, trial=number, config=dict(learnt[place]))
         proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is not None and spec.own_sampler:
             spec.space.point(proposal.config, f"search: {chosen(spec.search)} proposed")

@@ -25,8 +25,8 @@ from regrow.search.samplers.base import (
 from regrow.search.space.setting import Setting
 
 __all__ = [
-    "REGISTRY", "Advised", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "Watching", "gives_budgets", "make",
-    "size", "suggests",
+    "REGISTRY", "Advised", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "Watching", "gives_budgets",
+    "make", "size", "suggests",
 ]
 
 REGISTRY: Mapping[str, tuple[str, str]] = {

@@ -58,7 +58,7 @@ def _log_improvement(z: Floats) -> Floats:
     near = np.maximum(z, -5.0)
     exact = np.log(near * ndtr(near) + np.exp(-near * near / 2) / np.sqrt(2 * np.pi))
     far = np.minimum(z, -5.0)
-    return np.where(z > -5.0, exact, -far * far / 2 - 0.5 * np.log(2 * np.pi) - 2 * np.log(-far))
+    return np.asarray(np.where(z > -5.0, exact, -far * far / 2 - 0.5 * np.log(2 * np.pi) - 2 * np.log(-far)))
 
 
 def _near(points: Floats, domains: Sequence[Domain], rng: np.random.Generator, each: int, width: float) -> Floats:

@@ -45,9 +45,9 @@ class Mobster:
     count like others where they fit the space; parameters under `grid` are not modelled; failed trials teach nothing. A proposal
     costs 10 ms, at 1,000 curves 40 ms.
 
-    Of experiments on other tasks (`learn_from`) each has a process of its own, as it would be at the end there; what these expect,
-    in scores by rank, is the mean to begin with, and how much each of them is worth is inferred (an ensemble as that of Feurer,
-    Letham and Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks). There is no random start then.
+    Of experiments on other tasks (`learn_from`) each has a process of its own. What these expect at the end there, in scores by
+    rank, is the mean to begin with, and how much each of them is worth is inferred (an ensemble as that of Feurer, Letham and
+    Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks). There is no random start then.
     """
 
     def __init__(self, setting: Setting, *, n_startup_trials: int | None = None, random_fraction: float = 0.1) -> None:

@@ -23,6 +23,8 @@ MOST_TRIALS = 2000
 """In total, for a Gaussian process over all of their curves: beyond, a proposal takes too long."""
 MOST_DIMENSIONS = 40
 """Parameters with a dimension, for a Gaussian process: beyond, distances in the unit cube say little."""
+MOST_EAGER = 24
+"""So many of the first trials, and at most a quarter of all, are judged as early as can be: it is known sooner where to look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def _cells(spec: Spec) -> int:
     return Cells(spec.space, Grid).count
 
 
-def _schedule(spec: Spec) -> tuple[str, str]:
+def _schedule(spec: Spec) -> tuple[Named, str]:
     """The scheduler where none is given, and why."""
     unfit = (
         (not modelled(spec.space), "each cell is to be seen whole" if _cells(spec) > 1 else "there is nothing to compare"),
@@ -111,4 +113,5 @@ def _schedule(spec: Spec) -> tuple[str, str]:
     for holds, why in unfit:
         if holds:
             return schedulers.DEFAULT, why
-    return "async_hyperband", f"trials of at most {spec.max_steps:,} steps"
+    eager = min(MOST_EAGER, (spec.trials or 0) // 4)
+    return {"async_hyperband": {"eager": eager}}, f"trials of at most {spec.max_steps:,} steps"

@@ -174,7 +174,7 @@ class Spec(Part):
     warm_start: tuple[Annotated[WarmStart, BeforeValidator(as_warm_start, json_schema_input_type=WarmStart | str)], ...] = ()
     """Earlier experiments of the same state root whose trials are told to the sampler, as they are when this one begins."""
     learn_from: Annotated[tuple[str, ...] | Literal["auto"], BeforeValidator(as_names)] = ()
-    """Earlier experiments of the same state root, on other tasks, with the same parameters and metric: what did well in all of them is
+    """Earlier experiments of the same state root, on other tasks, with the same parameters and metric: what did well in them is
     tried first, and "mobster" begins with what they make it expect. `auto`: the last eight that there are."""
     resources: Resources = Resources()
     retries: Retries = Retries()

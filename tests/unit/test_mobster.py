@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,12 @@ def observed(count: int = 12, dimensions: int = 2) -> process.Observations:
 
 def test_the_gradient_of_the_fit_is_that_of_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, found = observed(), []
-    monkeypatch.setattr(process, "minimize", lambda loss, start, **_: found.append((loss, start)) or type("Found", (), {"x": start}))
+
+    def noted(loss_of: Any, start: process.Floats, **_: Any) -> Any:
+        found.append((loss_of, start))
+        return SimpleNamespace(x=start)
+
+    monkeypatch.setattr(process, "minimize", noted)
     process.fit(seen)
     ((loss_of, start),) = found
     for at in (start, start + 0.3, start - 0.5):
@@ -164,11 +170,15 @@ def test_failed_trials_teach_nothing_and_earlier_ones_do() -> None:
     assert statistics.median(on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(300, 320)) < 0.2
 
 
+def shifted(k: int) -> Callable[[Mapping[str, Any]], float]:
+    return lambda config: loss({**config, "lr": config["lr"] * 10**k, "width": config["width"] + k / 8})
+
+
 def test_it_finds_what_is_good_in_few_trials() -> None:
     found: dict[str, list[float]] = {"mobster": [], "random": []}
     for name, losses in found.items():
         for k in range(3):
-            losses.append(best(name, setting(MIXED, max_steps=9, seed=k), lambda c: loss({**c, "width": c["width"] + (k - 1) / 8}), 40))
+            losses.append(best(name, setting(MIXED, max_steps=9), shifted(k - 1), 40))
     assert max(found["mobster"]) < min(found["random"])
 
 
