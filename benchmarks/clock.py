@@ -1,7 +1,8 @@
 """A simulated experiment: a table of learning curves, a tuner that proposes and decides, workers and a virtual clock.
 
-All tuners, ours and others', run under this one loop. A step takes the seconds that the table says, a tuner takes none, and
-starting, pausing and going on cost nothing. A configuration that is not in the table has the curve of its nearest neighbour.
+All tuners, ours and others', run under this one loop. A step takes the seconds that the table says; a tuner takes none, or as
+many as its processor time is said to be worth. Starting, pausing and going on cost nothing. A configuration that is not in the
+table has the curve of its nearest neighbour.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import gzip
 import heapq
 import itertools
 import statistics
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from regrow.infra.exports.recorded import Table
 from regrow.infra.state.spec_file import read_spec
@@ -22,6 +25,7 @@ from regrow.search.spec import Spec
 
 Config = Mapping[str, Any]
 Decision = Literal["continue", "stop", "pause"]
+_T = TypeVar("_T")
 
 
 class Tuner(Protocol):
@@ -86,22 +90,41 @@ class Curves(Task):
         return metrics["score"], seconds
 
 
-def simulate(tuner: Tuner, curves: Task, *, workers: int, seconds: float) -> tuple[list[tuple[float, float]], int, int]:
-    """Every (time, score) at which the best score so far improved, up to `seconds`; then the trials begun and the steps taken."""
+def used(tuner: Tuner) -> float:
+    """Seconds of processor time so far, of this thread and of where the tuner runs if that is elsewhere."""
+    elsewhere: Callable[[], float] | None = getattr(tuner, "used", None)
+    return time.thread_time() + (elsewhere() if elsewhere else 0.0)
+
+
+def simulate(
+    tuner: Tuner, curves: Task, *, workers: int, seconds: float, thought: float = 0.0
+) -> tuple[list[tuple[float, float]], int, int]:
+    """Every (time, score) at which the best score so far improved, up to `seconds`; then the trials begun and the steps taken.
+
+    `thought`: simulated seconds for each second of processor time that the tuner takes, one question after the other.
+    """
     best: list[tuple[float, float]] = []
     trials: list[Config] = []
     done: list[int] = []
     """Steps by trial."""
     ends: list[tuple[float, int, int, float]] = []
     """When the step under way ends, in which order it was begun, of which trial, its score."""
-    order, now, steps = itertools.count(), 0.0, 0
+    order, now, steps, free = itertools.count(), 0.0, 0, 0.0
+    """`free`: when the tuner has answered all so far."""
 
     def begin(trial: int) -> None:
         score, takes = curves.at(trials[trial], done[trial] + 1)
-        heapq.heappush(ends, (now + takes, next(order), trial, score))
+        heapq.heappush(ends, (max(now, free) + takes, next(order), trial, score))
+
+    def asking(question: Callable[[], _T]) -> _T:
+        nonlocal free
+        began = used(tuner)
+        answer = question()
+        free = max(now, free) + thought * (used(tuner) - began)
+        return answer
 
     while True:
-        while len(ends) < workers and (asked := tuner.ask()) is not None:
+        while len(ends) < workers and (asked := asking(tuner.ask)) is not None:
             if isinstance(asked, int):
                 begin(asked)
             else:
@@ -115,6 +138,6 @@ def simulate(tuner: Tuner, curves: Task, *, workers: int, seconds: float) -> tup
         steps += 1
         if not best or curves.cost(score) < curves.cost(best[-1][1]):
             best.append((now, score))
-        decision = tuner.report(trial, done[trial], score)
+        decision = asking(partial(tuner.report, trial, done[trial], score))
         if decision == "continue" and done[trial] < curves.max_steps:
             begin(trial)

@@ -7,6 +7,7 @@ reported, it ended, it saved a checkpoint where it pauses) are written as a work
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.clock import Config, Decision, Task
@@ -16,6 +17,7 @@ from regrow.search.events import (
     Created,
     Decided,
     Ended,
+    Known,
     Opened,
     Outcome,
     Proposed,
@@ -24,6 +26,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
+from regrow.search.history import History
 from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
 
@@ -34,13 +37,15 @@ TRIALS = 100_000
 class Regrow:
     """An experiment with `search` and `schedule`, as they stand in a specification. Raises SpecError for what there is not."""
 
-    def __init__(self, curves: Task, seed: int, search: Any, schedule: Any, workers: int) -> None:
+    def __init__(
+        self, curves: Task, seed: int, search: Any, schedule: Any, workers: int, learnt: Sequence[Known] = ()
+    ) -> None:
         changes = {"search": search, "schedule": schedule, "trials": TRIALS, "seed": seed}
         spec = Spec.parse({**curves.spec.to_json(), **changes})
         self._max_steps = curves.max_steps
         self._planner = Planner()
         self._now = itertools.count(1)  # nothing here depends on how much time goes by
-        self._apply(Created(t=0, id=spec.name, spec=spec.to_json()))
+        self._apply(Created(t=0, id=spec.name, spec=spec.to_json(), learnt=list(learnt)))
         self._apply(Opened(t=0, by="driver", driver="benchmark", slots=workers, trials=TRIALS))
 
     def ask(self) -> Config | int | None:
@@ -79,6 +84,11 @@ class Regrow:
         outcomes: dict[Decision, Outcome] = {"continue": "done", "stop": "stopped", "pause": "paused"}
         self._apply(Ended(t=now, trial=trial, attempt=attempt.number, outcome=outcomes[decision], step=step))
         return "stop" if decision == "continue" else decision
+
+    @property
+    def history(self) -> History:
+        """What happened so far."""
+        return self._planner.history
 
     def _apply(self, event: AnyEvent) -> None:
         self._planner.apply(event)

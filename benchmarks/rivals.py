@@ -239,6 +239,11 @@ class SyneTune:
         answer: Decision = self._call("report", trial, step, score)
         return answer
 
+    def used(self) -> float:
+        """Seconds of processor time of the other process."""
+        seconds: float = self._call("used")
+        return seconds
+
     @classmethod
     def _call(cls, *message: Any) -> Any:
         if cls._side is None or cls._side.stdin is None or cls._side.stdout is None:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import time
 from typing import Any
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
@@ -55,12 +56,15 @@ class Side:
             self._scheduler = MedianStoppingRule(inner, STEP, metric="score", **common)
         else:
             kind, _, several = name.partition("-")
-            made = {"asha": baselines.ASHA, "bohb": baselines.BOHB}[kind]
+            made = {"asha": baselines.ASHA, "bohb": baselines.BOHB, "cqr": baselines.ASHACQR}[kind]
             brackets = about["brackets"] if several else 1
             self._scheduler = made(space, metric="score", brackets=brackets, **rungs, **common)
         self._trials = []
         self._max_t = about["max_t"]
         return True
+
+    def used(self) -> float:
+        return time.process_time()
 
     def ask(self) -> dict[str, Any] | None:
         suggestion = self._scheduler.suggest()

@@ -130,7 +130,9 @@ def run(
         raise UserError(f"{name}: `when.cluster` takes a station, which `regrow up` starts; this is a worker of Prefect's own")
     retry_failed = retry_failed and not _goes_on()
     prepared = prepare(places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed)
-    for line in (*this.lines, *prepared.changes):
+    chosen = [prepared.choice.told()] if prepared.choice is not None and prepared.auto else []
+    learns = [f"learns from {line}" for line in prepared.advisers]
+    for line in (*this.lines, *prepared.changes, *chosen, *learns):
         _announce(line)
     ended = _driven(prepared, this.name, retry_failed=retry_failed)
     if not ended.is_cancelled():
@@ -210,7 +212,7 @@ def _session(
         slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
         spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        environment=surroundings, known=prepared.known, retry_failed=retry_failed,
+        environment=surroundings, known=prepared.known, auto=prepared.auto, learnt=prepared.learnt, retry_failed=retry_failed,
         widest=spec.resources.shape.widest(ray_cluster.nodes()), fixed=most(spec) is not None,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"

@@ -165,7 +165,7 @@ def _run(
             announce(f"Prefect: {prefect_url}")
             announce(f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with `{prepared.places.command('ui', name)}`)")
         parameters = {
-            "name": name, "spec": prepared.spec.to_json() if spec is not None else None,
+            "name": name, "spec": prepared.asked.to_json() if spec is not None else None,
             "state": prepared.places.root, "trials": trials, "code": code, "retry_failed": retry_failed,
         }
         created, last = prepared.log.created, prepared.log.last

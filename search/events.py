@@ -60,12 +60,16 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Created(Event, frozen=True, kw_only=True, tag="created"):
     """The first event of a log: which experiment this is. `spec` is the canonical JSON form of the specification.
 
-    `known` is what a warm start took over from earlier experiments.
+    `known` is what a warm start took over from earlier experiments. `auto`: of `search` and `schedule` those that were chosen, as
+    the specification left them to regrow, and why; `spec` has what was chosen. `learnt`: trials of experiments on other tasks,
+    each experiment's together.
     """
 
     id: str
     spec: dict[str, Any]
     known: list[Known] = []
+    auto: dict[str, str] = {}
+    learnt: list[Known] = []
 
 
 class Opened(Event, frozen=True, kw_only=True, tag="opened"):

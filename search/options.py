@@ -12,6 +12,8 @@ from regrow.search.errors import SpecError
 
 T = TypeVar("T")
 
+AUTO = "auto"
+"""In place of a sampler's or scheduler's name: it is chosen by what the specification says (`search/spec/auto.py`)."""
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -80,7 +82,7 @@ def split(choice: object, *, key: str, known: Iterable[str], elsewhere: Mapping[
     known = list(known)
     if name not in known and not (isinstance(name, str) and is_path(name)):
         ours = named_here(name, elsewhere)
-        hint = nearest(name, known) if ours is None else f"here it is {ours}, or one of: {', '.join(known)}"
+        hint = nearest(name, [AUTO, *known]) if ours is None else f"here it is {ours}, or one of: {', '.join([AUTO, *known])}"
         raise SpecError(key=key, value=name, problem="is not known", hint=hint)
     if not isinstance(options, dict):
         raise SpecError(key=f"{key}.{name}", value=options, problem="is not a map of options", hint="write {option: value}")

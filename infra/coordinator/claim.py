@@ -18,7 +18,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     who opens.
 
     `fixed`: so many slots were asked for, whatever the cluster has room for.
-    `id`, `spec` and `known` (of a warm start) create the experiment where the log is empty.
+    `id`, `spec`, `known` (of a warm start), `auto` and `learnt` (see Created) create the experiment where the log is empty.
     """
 
     id: str
@@ -29,6 +29,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     versions: dict[str, str]
     known: list[Known] = []
+    auto: dict[str, str] = {}
+    learnt: list[Known] = []
     widest: int = 0
     fixed: bool = False
     environment: dict[str, Any] = {}
@@ -51,7 +53,9 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
         if driver in ledger.drivers and not again:
             ledger.retire()
             return ledger
-        created = history.created or Created(t=now, id=opening.id, spec=opening.spec, known=opening.known)
+        created = history.created or Created(
+            t=now, id=opening.id, spec=opening.spec, known=opening.known, auto=opening.auto, learnt=opening.learnt
+        )
         opened = Opened(
             t=now, by="coordinator" if again else "driver", driver=driver,
             slots=opening.slots, trials=max(opening.trials or 0, history.total or Spec.recorded(opening.spec).total),

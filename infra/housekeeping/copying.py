@@ -44,7 +44,8 @@ def specification_like(places: Places, name: str, file: Path) -> str:
 def _written(history: History, file: Path) -> dict[str, Any]:
     spec = history.spec
     kept = {**spec.to_json(), "name": file.stem, "trials": history.total}
-    kept.pop("event", None)  # what started that one
+    for key in ("event", *history.choice.why):  # what started that one; what was chosen for it, and is chosen anew
+        kept.pop(key, None)
     folder = kept.pop("working_dir", None)
     if folder is not None and Path(folder) != file.absolute().parent:
         kept["working_dir"] = folder

@@ -16,7 +16,7 @@ import yaml
 from regrow.infra.state.notes import NONE, Notes
 from regrow.search.history import History
 from regrow.search.history.waste import Waste
-from regrow.search.options import chosen
+from regrow.search.options import AUTO, chosen
 
 NOTE_TAG = "mlflow.note.content"
 NOTED_TAG = "regrow.notes"
@@ -125,7 +125,8 @@ def note(history: History, best: Best | None, checkpoint: str | None, stands: st
     """The experiment in Markdown, as the description of the parent run; first what people noted."""
     spec, objective = history.spec, history.objective
     aim = "highest" if objective.mode == "max" else "lowest"
-    how = f"search `{chosen(spec.search)}`, schedule `{chosen(spec.schedule)}`"
+    auto = f", {AUTO}" if history.choice.why else ""
+    how = f"search `{chosen(spec.search)}`, schedule `{chosen(spec.schedule)}`{auto}"
     steps = "" if spec.max_steps is None else f", up to {spec.max_steps} steps each"
     lines = [line for one in notes.texts for line in (one.text, "")]
     lines += [f"**{spec.name}**: the {aim} `{objective.name}` of {history.total} trials{steps} ({how})."]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +18,11 @@ from regrow.search.errors import SpecError, quoted
 from regrow.search.events import Closed, Known, Status
 from regrow.search.history import specification
 from regrow.search.lifecycle import TrialState
+from regrow.search.options import AUTO
+from regrow.search.planning.learning import MOST_EXPERIMENTS, learnt_from
 from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SESSION, Spec
+from regrow.search.spec.auto import Choice
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports import Store
 
@@ -37,6 +42,8 @@ class Prepared:
     log: Survey
     """What its log says."""
     known: list[Known] = field(default_factory=list)
+    learnt: list[Known] = field(default_factory=list)
+    """Of a new experiment: what it learns from experiments on other tasks."""
     """What a new experiment takes over from earlier ones."""
     nothing_left: bool = False
     """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
@@ -44,11 +51,29 @@ class Prepared:
     """How many trials may be tried again; None where that was not asked for."""
     changes: list[str] = field(default_factory=list)
     """What is otherwise than in the last session, a line each."""
+    choice: Choice | None = None
+    """Of a new experiment: its search and its schedule, and why, where its specification leaves these to regrow."""
 
     @property
     def ended(self) -> Status | None:
         """How its last session ended; None for a new one, and where its driver was lost."""
         return self.log.last.status if isinstance(self.log.last, Closed) else None
+
+    @property
+    def auto(self) -> dict[str, str]:
+        """Of a new experiment: why, by key, for what its specification leaves to regrow."""
+        return {} if self.choice is None else self.choice.why
+
+    @property
+    def advisers(self) -> list[str]:
+        """The experiments that a new one learns from, and how many of their trials it is told."""
+        counts = Counter(known.origin.rpartition(":")[0] for known in self.learnt)
+        return [f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()]
+
+    @property
+    def asked(self) -> Spec:
+        """The specification for another `prepare`, finding the same: what was left to regrow is, the total is raised."""
+        return self.spec.model_copy(update={**dict.fromkeys(self.auto, AUTO), "trials": self.trials or self.spec.trials})
 
     @property
     def folder(self) -> str | None:
@@ -95,14 +120,17 @@ def prepare(
         if spec is None:
             raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
         new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
-        known = _warm(places, new)
-        return Prepared(places=places, spec=new, store=store, trials=None, code=_pickled(code), log=found, known=known)
+        known, learnt = _warm(places, new), _learnt(places, new)
+        return Prepared(
+            places=places, spec=new.resolved, store=store, trials=None, code=_pickled(code), log=found, known=known,
+            learnt=learnt, choice=new.choice,
+        )
     stored = specification(found.created, found.opened)
     if stored.name != name:  # somebody renamed its folder: from this session on the log says so, too
         stored = Spec.parse({**stored.to_json(), "name": name})
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
-        _same(stored, spec, name)
+        _same(stored, spec.like(stored), name)
         trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
         current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
     else:
@@ -149,6 +177,37 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
             raise SpecError(key, start.experiment, problem, "leave it out")
         known += found
     return known
+
+
+def _learnt(places: Places, spec: Spec) -> list[Known]:
+    """What is kept of the experiments that a new one learns from. Raises SpecError for a named one that has nothing to say."""
+    if spec.learn_from == "auto":
+        return _whatever_fits(places, spec)
+    learnt: list[Known] = []
+    for number, name in enumerate(spec.learn_from):
+        key = f"learn_from.{number}"
+        try:
+            found = learnt_from(replay(places.known(name), name), spec, name, key)
+        except UserError as error:
+            raise SpecError(key, name, str(error)) from None
+        if not found:
+            raise SpecError(key, name, "has no trial in this space that ended with a value", "leave it out")
+        learnt += found
+    return learnt
+
+
+def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
+    """Of the last experiments with the same parameters and metric; others, and what cannot be read, are passed over."""
+    found: list[tuple[float, list[Known]]] = []
+    for name in places.experiments():
+        if name == spec.name:
+            continue
+        with suppress(UserError, SpecError):
+            history = replay(places.known(name), name)
+            if history.created is not None and (kept := learnt_from(history, spec, name, "learn_from")):
+                found.append((history.created.t, kept))
+    found.sort(key=lambda one: -one[0])
+    return [known for _, kept in found[:MOST_EXPERIMENTS] for known in kept]
 
 
 def _often() -> tuple[str, ...]:

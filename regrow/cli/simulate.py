@@ -74,6 +74,8 @@ def simulate(
     console = Console(highlight=False)
     hours = text.duration(run.now) if run.now >= 60 else f"{run.now:.1f} s"
     many = f"{workers} machine{'s' if workers > 1 else ''}"
+    if history.choice.why:
+        console.print(history.choice.told(), markup=False, soft_wrap=True)
     console.print(f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s", markup=False)
     for line in text.standing(history):
         console.print(line, markup=False, soft_wrap=True)

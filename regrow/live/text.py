@@ -94,6 +94,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     yield f"{spec.name} is {status}: {len(history.trials)} of {history.total} trials ({counts(history)})"
     ran = duration(history.elapsed(now if alive else None))
     yield f"{spec.objective.mode} {spec.objective.name}, ran {ran}, wasted steps {history.lost_steps}"
+    yield history.choice.told()
     yield spent(history, now if alive else history.t_last)
     for kind, lost in waste.of_all(history).items():
         yield f"  {losses(kind, lost)}"

@@ -14,6 +14,7 @@ from regrow.search.history.plateau import Plateau
 from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.spec import Spec
+from regrow.search.spec.auto import Choice
 from regrow.search.spec.parts import Metric
 
 
@@ -85,6 +86,12 @@ class View:
         if self._objective is None:
             raise LookupError("the log is empty: the experiment was never created")
         return self._objective
+
+    @property
+    def choice(self) -> Choice:
+        """Its search and its schedule, and why, where its specification left these to regrow."""
+        why = {} if self.created is None else self.created.auto
+        return Choice(search=self.spec.search, schedule=self.spec.schedule, why=why)
 
     @property
     def leader(self) -> TrialRecord | None:

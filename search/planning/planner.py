@@ -7,6 +7,9 @@ the event's own time: so a log can be replayed and each of its decisions recompu
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Any
+
 import msgspec
 
 from regrow.search import samplers
@@ -31,6 +34,7 @@ from regrow.search.events import (
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
+from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
@@ -38,7 +42,7 @@ from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
 from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
-from regrow.search.samplers import Sampler
+from regrow.search.samplers import Advised, Result, Sampler, Watching
 from regrow.search.schedulers import SchedulerPort, Verdict, Widening
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
@@ -280,6 +284,9 @@ class Planner:
         points = [point for point in spec.points if point.metrics is None]
         if group < len(points):
             return Proposed(t=now, trial=number, config=spec.space.point(points[group].config, f"points.{group}"))
+        learnt = self._first_configurations
+        if (place := group - len(points)) < len(learnt):
+            return Proposed(t=now, trial=number, config=dict(learnt[place]))
         proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is not None and spec.own_sampler:
             spec.space.point(proposal.config, f"search: {chosen(spec.search)} proposed")
@@ -298,13 +305,28 @@ class Planner:
         return self._scheduling.scheduler
 
     @property
+    def _others(self) -> list[list[Result]]:
+        """The results of experiments on other tasks."""
+        return by_experiment(self.history.created) if self.history.created is not None else []
+
+    @cached_property
+    def _first_configurations(self) -> list[dict[str, Any]]:
+        """What these say is to be tried first."""
+        others = self._others
+        return first_configurations(self.history.spec, others) if others else []
+
+    @property
     def _sampling(self) -> Sampler:
         """Built at the first proposal, so that reading a log needs no sampler's library."""
         if self._sampler is None:
             self._sampler = samplers.make(self.history.spec.search, self.history.spec.setting)
+            if isinstance(self._sampler, Advised):
+                self._sampler.advise(self._others)
         for result in self._results.untold:
             self._sampler.tell(result)
         self._results.untold.clear()
+        if isinstance(self._sampler, Watching):
+            self._sampler.watch(self._results.running())
         return self._sampler
 
     def _note_due(self, number: int) -> None:

@@ -47,7 +47,7 @@ class Results:
 
     def _begin(self, created: Created) -> None:
         """What was known before the first trial."""
-        self.untold += [_known(-1 - place, known) for place, known in enumerate(self._all_known(created))]
+        self.untold += [as_result(-1 - place, known) for place, known in enumerate(self._allas_result(created))]
 
     def _add(self, trial: TrialRecord) -> None:
         """What is to be learnt of a trial now, or of a configuration once all its repeats have ended."""
@@ -72,7 +72,7 @@ class Results:
         group = self._history.trials[first : first + repeats]
         self.untold.append(replace(self.of(trial), number=number, status="running", revived=sum(t.revived for t in group)))
 
-    def _all_known(self, created: Created) -> list[Known]:
+    def _allas_result(self, created: Created) -> list[Known]:
         """What was known before the first trial: the user's points with metrics, then earlier experiments."""
         spec = self._history.spec
         points = []
@@ -87,6 +87,11 @@ class Results:
                     )
                 )
         return points + list(created.known)
+
+    def running(self) -> list[Result]:
+        """Those that run and have reported something, by number; of configurations with repeats, which count as one, none."""
+        trials = [self._history.trials[number] for number in sorted(self._history.running)]
+        return [self.of(trial) for trial in trials if trial.step] if self._history.spec.repeats == 1 else []
 
     def of(self, trial: TrialRecord) -> Result:
         """What there is to be learnt of one trial, as it stands."""
@@ -112,7 +117,8 @@ class Results:
         return list(dict(zip(trial.curve.clock, trial.values, strict=True)).items())
 
 
-def _known(number: int, known: Known) -> Result:
+def as_result(number: int, known: Known) -> Result:
+    """What was known before, as the result of trial `number`, which is below 0."""
     return Result(
         number=number, config=known.config, status=known.status, value=known.value,
         values=None if known.values is None else tuple(known.values), intermediate=[(s, v) for s, v in known.curve],

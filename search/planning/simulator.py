@@ -116,7 +116,8 @@ class Simulation:
             self.events.append(event)
             self.now = max(self.now, event.t)
         if not self.events:
-            self._write(Created(t=self.now, id="00000000-0000-0000-0000-000000000000", spec=self.spec.to_json()))
+            spec, auto = self.spec.resolved.to_json(), self.spec.choice.why
+            self._write(Created(t=self.now, id="00000000-0000-0000-0000-000000000000", spec=spec, auto=auto))
         self._free = [n for n in range(self.workers) if self._machine(n).up(self.now)]
         for number in range(self.workers):
             self._watch(number)

@@ -12,12 +12,21 @@ from typing import Any, cast
 
 from regrow.search.errors import SpecError
 from regrow.search.options import build, chosen, imported, is_path, load, split
-from regrow.search.samplers.base import Proposal, Result, Sampler, Steps, Suggesting, TrialStatus
+from regrow.search.samplers.base import (
+    Advised,
+    Proposal,
+    Result,
+    Sampler,
+    Steps,
+    Suggesting,
+    TrialStatus,
+    Watching,
+)
 from regrow.search.space.setting import Setting
 
 __all__ = [
-    "REGISTRY", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "gives_budgets", "make", "size",
-    "suggests",
+    "REGISTRY", "Advised", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "Watching", "gives_budgets",
+    "make", "size", "suggests",
 ]
 
 REGISTRY: Mapping[str, tuple[str, str]] = {
@@ -32,6 +41,7 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "nsga2": ("regrow.search.samplers.nsga", "Nsga2"),
     "nsga3": ("regrow.search.samplers.nsga", "Nsga3"),
     "gp": ("regrow.search.samplers.gp", "Gp"),
+    "mobster": ("regrow.search.samplers.mobster", "Mobster"),
     "optuna": ("regrow.search.samplers.optuna_study", "OptunaStudy"),
     "define_by_run": ("regrow.search.samplers.define_by_run", "DefineByRun"),
 }

@@ -115,3 +115,21 @@ class Suggesting(Protocol):
         It is a pure function of that and of what `ask` is one of.
         """
         ...
+
+
+@runtime_checkable
+class Advised(Protocol):
+    """Of a sampler that learns from experiments on other tasks, whose values do not compare with its own."""
+
+    def advise(self, others: Sequence[Sequence[Result]]) -> None:
+        """The results of each of the other experiments, before all else."""
+        ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """Of a sampler that learns from the curves of trials that still run. Others hear of these when they begin and end."""
+
+    def watch(self, running: Sequence[Result]) -> None:
+        """The running trials that have reported something, as they are now; before each `ask`, in place of those said before."""
+        ...

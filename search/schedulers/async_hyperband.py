@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from regrow.search.chance import uniform_draw
+from regrow.search.errors import SpecError
 from regrow.search.schedulers.asha import Asha, made
 from regrow.search.schedulers.base import Layout
 from regrow.search.schedulers.rungs import Bracket, check_brackets, rung_steps
@@ -21,23 +22,29 @@ class AsyncHyperband(Asha):
     The bracket is drawn by a hash of the experiment's seed and the trial's number, with probabilities as the numbers of
     trials that HyperBand starts in each (ceil((s_max + 1) / (s + 1) * eta**s), s halvings): so each bracket gets about the same
     share of all steps. `brackets`: so many, those with the smallest grace periods; None for all, the last of which stops
-    nothing. `type` and the other options are those of "asha".
+    nothing. `eager`: so many of the first trials are all in the first bracket, as it is known soonest what these are worth.
+    `type` and the other options are those of "asha".
     """
 
     layout: Layout = "brackets"
 
     def __init__(
         self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3, brackets: int | None = None,
-        type: str = "stopping",  # noqa: A002  # the option's name
+        eager: int = 0, type: str = "stopping",  # noqa: A002  # the option's name
     ) -> None:
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         check_brackets(brackets, len(steps) + 1)
+        if not isinstance(eager, int) or isinstance(eager, bool) or eager < 0:
+            raise SpecError("eager", eager, "is not a number of trials", "write 0, or 12")
         super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
+        self._eager = eager
         count = len(steps) + 1 if brackets is None else brackets
         self._brackets = [made(type, steps[b:], reduction_factor) for b in range(count)]
         starts = [-(-(len(steps) + 1) * reduction_factor ** (s := len(steps) - b) // (s + 1)) for b in range(count)]
         self._bounds = [bound / sum(starts) for bound in accumulate(starts)]
 
     def bracket_of(self, trial: int) -> Bracket:
+        if trial < self._eager:
+            return self._brackets[0]
         u = uniform_draw(self.setting.seed, f"bracket:{trial}")
         return next(bracket for bracket, bound in zip(self._brackets, self._bounds, strict=True) if u < bound)

@@ -9,6 +9,7 @@ from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
 from regrow.search.options import chosen
 from regrow.search.space import Constant
+from regrow.search.spec.auto import check as check_auto
 from regrow.search.spec.command import check as check_command
 from regrow.search.spec.parts import IMPORT_PATH, Bundled
 from regrow.search.spec.rllib import check as check_rllib
@@ -29,6 +30,8 @@ def check(spec: Spec, *, recorded: bool) -> None:
     _metrics(spec)
     for place, text in enumerate(spec.constraints):
         Constraint.parse(text, f"constraints.{place}")
+    check_auto(spec)
+    spec = spec.resolved
     if not spec.own_scheduler:
         schedulers.make(spec.schedule, spec.setting)
     _steps(spec)
@@ -76,7 +79,8 @@ def _suggests(spec: Spec) -> None:
         if spec.enqueue:
             raise SpecError("enqueue", list(spec.enqueue), "is for search: define_by_run", "write points: in its place")
         return
-    for key, value in (("points", spec.points), ("warm_start", spec.warm_start), ("command", spec.command)):
+    given = {"points": spec.points, "warm_start": spec.warm_start, "learn_from": spec.learn_from, "command": spec.command}
+    for key, value in given.items():
         if value:
             raise SpecError(key, len(value), "does not go with search: define_by_run", "leave it out")
     if spec.repeats > 1:
@@ -110,6 +114,9 @@ def _trials(spec: Spec, cells: int | None) -> None:
 def _search(spec: Spec) -> int | None:
     """The number of trials that the sampler has to offer, None for any number."""
     cells = None if spec.own_sampler else samplers.size(spec.search, spec.setting)
+    if spec.learn_from and (cells is not None or samplers.gives_budgets(spec.search)):
+        problem = f"does not go with {chosen(spec.search)}, which says itself what is tried first"
+        raise SpecError("learn_from", spec.learn_from, problem, "leave it out")
     for place, point in enumerate(spec.points):
         key = f"points.{place}"
         if cells is not None and point.metrics is None:

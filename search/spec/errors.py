@@ -24,6 +24,7 @@ _FORMS = {
     "constraints": "write a list of METRIC <= NUMBER",
     "points": "write a list of configurations, or of {config: ..., metrics: ...}",
     "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
+    "learn_from": "write a list of names, or auto",
     "resources.workers": "write a whole number, or [least, most]",
     "resources.memory": 'write a number of bytes, or text such as "2GiB"',
     "stall": 'write seconds, or text such as "10min", "90s" or "2h"',

@@ -348,6 +348,11 @@ def as_warm_start(value: Any) -> Any:
     return {"experiment": value} if isinstance(value, str) else value
 
 
+def as_names(value: Any) -> Any:
+    """One name may be given alone; "auto" is none."""
+    return [value] if isinstance(value, str) and value != "auto" else value
+
+
 def as_point(value: Any) -> Any:
     """A point may be written as the configuration alone."""
     return {"config": value} if isinstance(value, dict) and not {"config", "metrics"} >= set(value) else value

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regrow.search import samplers, schedulers
-from regrow.search.options import load, option_types
+from regrow.search.options import AUTO, load, option_types
 from regrow.search.space.foreign import BOUNDS, DISTRIBUTIONS, NAMING, WORDS
 
 Json = dict[str, Any]
@@ -100,9 +100,9 @@ def _choice(what: str, registry: Mapping[str, tuple[str, str]]) -> Json:
     known = {name: load(*place) for name, place in registry.items()}
     return {
         "title": what.rsplit(maxsplit=1)[-1].capitalize(),
-        "description": f"{what}: a name, or a name and its options; or a class of your own, module:Class.",
+        "description": f"{what}: a name, or a name and its options; or a class of your own, module:Class; or auto.",
         "anyOf": [
-            {"type": "string", "enum": list(known)},
+            {"type": "string", "enum": [AUTO, *known]},
             {"type": "string", "pattern": ":"},
             {
                 "type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": False,

@@ -31,11 +31,12 @@ from regrow.search.durations import Span, seconds
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode
-from regrow.search.options import chosen, is_path
+from regrow.search.options import AUTO, chosen, is_path
 from regrow.search.secret import holds_secret, is_secret
 from regrow.search.space import Space
 from regrow.search.space.scalars import plain
 from regrow.search.space.setting import Setting
+from regrow.search.spec.auto import Choice, choose
 from regrow.search.spec.checks import COMMAND, check
 from regrow.search.spec.command import as_command
 from regrow.search.spec.errors import explain
@@ -59,6 +60,7 @@ from regrow.search.spec.parts import (
     StopTrial,
     WarmStart,
     as_market,
+    as_names,
     as_point,
     as_step_count,
     as_warm_start,
@@ -150,10 +152,12 @@ class Spec(Part):
     `final`, its last one if it ran to its end, and none else. Schedulers compare as their own rules say."""
     space: SpaceField
     """Parameters by name: a constant, a domain such as `{loguniform: [1.0e-4, 1.0e-1]}`, or a nested map of the same."""
-    search: Named = "tpe"
-    """The sampler, by its name or with options, `{tpe: {n_startup_trials: 20}}`; or one of your own, `module:Class`."""
-    schedule: Named = schedulers.DEFAULT
-    """The scheduler, by its name or with options, `{asha: {grace_period: 1}}`; or one of your own, `module:Class`."""
+    search: Named = AUTO
+    """The sampler, by its name or with options, `{tpe: {n_startup_trials: 20}}`; or one of your own, `module:Class`. `auto`:
+    chosen by the rest when the experiment is created; its log has what was chosen."""
+    schedule: Named = AUTO
+    """The scheduler, by its name or with options, `{asha: {grace_period: 1}}`; or one of your own, `module:Class`. Left out: with
+    `search: auto` it is chosen, too; beside a named search it is `fifo`, every trial runs to its end."""
     trials: Annotated[Count, Field(ge=1)] | None = None
     """The TOTAL number of trials, also after a resume. None: every cell of a grid, only with `search: grid`."""
     max_steps: Annotated[Count, Field(ge=1)] | None = None
@@ -170,6 +174,9 @@ class Spec(Part):
     """Trials of each configuration, each with a seed of its own; the sampler learns their mean."""
     warm_start: tuple[Annotated[WarmStart, BeforeValidator(as_warm_start, json_schema_input_type=WarmStart | str)], ...] = ()
     """Earlier experiments of the same state root whose trials are told to the sampler, as they are when this one begins."""
+    learn_from: Annotated[tuple[str, ...] | Literal["auto"], BeforeValidator(as_names)] = ()
+    """Earlier experiments of the same state root, on other tasks, with the same parameters and metric: what did well in them is
+    tried first, and "mobster" begins with what they make it expect. `auto`: the last eight that there are."""
     resources: Resources = Resources()
     retries: Retries = Retries()
     checkpoint: Checkpointing = Checkpointing()
@@ -222,6 +229,23 @@ class Spec(Part):
         return self
 
     @property
+    def choice(self) -> Choice:
+        """Its search and its schedule and, where it leaves these to regrow, why they are what they are."""
+        return choose(self)
+
+    @property
+    def resolved(self) -> Spec:
+        """The same with the search and the schedule that it gets as a new experiment."""
+        if self.search != AUTO:
+            return self
+        choice = self.choice
+        return self.model_copy(update={"search": choice.search, "schedule": choice.schedule})
+
+    def like(self, stored: Spec) -> Spec:
+        """The same where what it leaves to regrow is as in the experiment `stored`, which is there already."""
+        return self.model_copy(update={key: getattr(stored, key) for key in ("search", "schedule") if getattr(self, key) == AUTO})
+
+    @property
     def objective(self) -> Metric:
         """The metric that governs search, schedule and `best`."""
         if isinstance(self.metric, str):
@@ -256,7 +280,7 @@ class Spec(Part):
         """The total number of trials, each repeat counted."""
         if self.trials is not None:
             return self.trials
-        return (samplers.size(self.search, self.setting) or 0) * self.repeats
+        return (samplers.size(self.resolved.search, self.setting) or 0) * self.repeats
 
     @property
     def most_steps(self) -> int:
@@ -268,7 +292,7 @@ class Spec(Part):
         """Whether nothing in it ends a trial before `most_steps`."""
         stops = (self.stop, *self.stop.all)
         timed = any(stop.hours is not None or stop.target is not None for stop in stops)
-        early = timed or self.stop.trial != StopTrial() or schedulers.kind(self.schedule).decides
+        early = timed or self.stop.trial != StopTrial() or schedulers.kind(self.resolved.schedule).decides
         return self.max_steps is None and not early
 
     @property
@@ -301,9 +325,10 @@ class Spec(Part):
 
     def check_imports(self) -> None:
         """Makes a sampler and a scheduler of the user's own, which reading a log does not. Raises SpecError."""
-        samplers.check_installed(self.search)
-        samplers.make(self.search, self.setting)
-        schedulers.make(self.schedule, self.setting)
+        whole = self.resolved
+        samplers.check_installed(whole.search)
+        samplers.make(whole.search, self.setting)
+        schedulers.make(whole.schedule, self.setting)
 
     @classmethod
     def parse(cls, data: dict[str, Any], *, where: str = "") -> Spec:
@@ -321,6 +346,10 @@ class Spec(Part):
             if not recorded:
                 data = plain(data)
                 check_keys(data, cls.model_fields)
+                if data.get("search", AUTO) != AUTO:
+                    data = {"schedule": schedulers.DEFAULT, **data}
+            else:
+                data = {**_BEFORE_AUTO, **data}
             return cls.model_validate(data, context={"recorded": recorded})
         except SpecError as error:
             raise error.at(where) from None
@@ -350,6 +379,8 @@ class Spec(Part):
         return self.mlflow.experiment or self.name
 
 
+_BEFORE_AUTO = {"search": "tpe", "schedule": schedulers.DEFAULT}
+"""What a log means that names none: it is of a version that had these as defaults, and left them out."""
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric, "resources": Resources, "resources.children": Children, "retries": Retries, "market": Market,
     "checkpoint": Checkpointing, "stop": Stop, "mlflow": Recording, "report": Reports, "notify": Notify, "when": When,

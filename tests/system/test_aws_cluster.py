@@ -62,7 +62,7 @@ class Away(Field):
         (project / "work.py").write_text(TRAIN)
         spec = {
             "name": name, "trainable": "work.py:train", "space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min",
-            "trials": trials, "max_steps": steps, "state": self.state, "resources": {"cpu": 2}, "concurrency": 2,
+            "search": "random", "trials": trials, "max_steps": steps, "state": self.state, "resources": {"cpu": 2}, "concurrency": 2,
             "checkpoint": {"every_steps": 1}, "retries": {"infrastructure": 0, "error": 0},
         }
         (project / f"{name}.yaml").write_text(yaml.safe_dump(spec))

@@ -25,7 +25,7 @@ def train(trial):
         trial.report({"score": trial.config["x"] * step}, checkpoint=lambda folder: (folder / "w").write_text("x"))
 
 experiment = rg.Experiment(
-    train, name="long", space={"x": {"uniform": [0.0, 1.0]}}, metric="score", mode="max", trials=2, max_steps=60, concurrency=2,
+    train, name="long", space={"x": {"uniform": [0.0, 1.0]}}, metric="score", mode="max", search="random", trials=2, max_steps=60, concurrency=2,
     checkpoint={"every_steps": 1},
 )
 """

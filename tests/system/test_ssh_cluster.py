@@ -69,7 +69,7 @@ class Field:
         (project / "work.py").write_text(TRAIN)
         spec = {
             "name": name, "trainable": "work.py:train", "space": {"x": {"uniform": [0, 1]}, "wait": {"constant": wait}},
-            "metric": "loss", "mode": "min", "trials": trials, "max_steps": steps, "state": self.state,
+            "metric": "loss", "mode": "min", "search": "random", "trials": trials, "max_steps": steps, "state": self.state,
         }
         (project / f"{name}.yaml").write_text(yaml.safe_dump(spec))
 

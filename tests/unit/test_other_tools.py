@@ -235,7 +235,7 @@ def test_a_whole_file_of_another_tool_is_answered_in_one_message() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": "bayes"}, 'search: "bayes": is not known; here it is tpe, or one of: random, grid, tpe, '),
+        ({"search": "bayes"}, 'search: "bayes": is not known; here it is tpe, or one of: auto, random, grid, tpe, '),
         ({"search": "TPE"}, "did you mean 'tpe'?"),
         ({"search": "TPESampler"}, "here it is tpe"),
         ({"search": {"CmaEsSampler": {}}}, "here it is cmaes"),

@@ -155,7 +155,7 @@ def test_several_are_compared_as_curves_and_tables(readers: Reader) -> None:
     assert answer.text.count('class="line h1"') == 3
     assert "best score 0.89022" in page.text
     assert "max_steps 9 27" in page.text
-    assert "search random default" in page.text
+    assert "search random tpe" in page.text
     assert "They cannot be compared: one has max score, another min score" in Page(readers.get("/compare?e=lossy&e=least").text).text
     assert "called nowhere" in Page(readers.get("/compare?e=nowhere&e=lossy").text).text
     assert readers.get("/compare?" + "&".join(f"e=n{n}" for n in range(9))).status_code == 400

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
 from regrow.search.mode import Mode
+from regrow.search.schedulers.async_hyperband import AsyncHyperband
+from regrow.search.space import Space
+from regrow.search.space.setting import Setting
 from tests.unit.scheduling import Run, arrive, by_number, scheduler
 
 # ---- HyperBand ------------------------------------------------------------------------------------------------------
@@ -138,3 +141,15 @@ def test_it_has_no_more_brackets_than_rungs() -> None:
     for wrong in (0, 4, 2.0, True, "2"):
         with pytest.raises(SpecError, match="brackets"):
             scheduler({"async_hyperband": {"brackets": wrong}}, max_steps=9)
+
+
+def test_the_first_trials_of_an_eager_one_are_all_in_the_first_bracket() -> None:
+    where = Setting(space=Space.parse({"x": {"uniform": [0, 1]}}), modes=("min",), max_steps=27)
+    eager, plain = AsyncHyperband(where, eager=30), AsyncHyperband(where)
+    first = [[scheduler.first(trial, 0) for trial in range(60)] for scheduler in (eager, plain)]
+    assert first[0][:30] == [1] * 30
+    assert set(first[1][:30]) > {1}
+    assert first[0][30:] == first[1][30:]
+    for wrong in (-1, True, "many"):
+        with pytest.raises(SpecError, match="eager"):
+            AsyncHyperband(where, eager=wrong)  # type: ignore[arg-type]

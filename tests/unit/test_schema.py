@@ -124,7 +124,8 @@ def test_it_refuses_what_is_refused(wrong: dict[str, Any]) -> None:
 def test_every_sampler_and_scheduler_is_in_it_with_its_options() -> None:
     for part, registry in (("Search", samplers.REGISTRY), ("Schedule", schedulers.REGISTRY)):
         names, _, with_options = SCHEMA["$defs"][part]["anyOf"]
-        assert names["enum"] == [*with_options["properties"]] == [*registry]
+        assert names["enum"] == ["auto", *registry]
+        assert [*with_options["properties"]] == [*registry]
         for name, options in with_options["properties"].items():
             assert options["description"], name
     assert SCHEMA["$defs"]["Search"]["anyOf"][2]["properties"]["nsga3"]["properties"].keys() == {

@@ -1,0 +1,80 @@
+"""Where to look next: the largest expected improvement over points of the unit cube, by random points and steps from good ones.
+
+Jones, Schonlau and Welch, 1998, section 4.1; its logarithm, which tells points apart where hardly anything is to be gained, as in
+Ament et al., NeurIPS 2023. Several starts and a few rounds of steps: what is found a little less exactly costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr
+
+from regrow.search.space.domains import Choice, Domain
+
+Floats = npt.NDArray[np.float64]
+Expected = Callable[[Floats], tuple[Floats, Floats]]
+"""Points (n, d) to the mean and the standard deviation of their cost."""
+
+_ANYWHERE: Final = 300
+_FIRST: Final = ((40, 0.1), (20, 0.03))
+"""Steps from each good point, and their standard deviation in widths of the cube."""
+_LATER: Final = (0.05, 0.02)
+_KEPT: Final = 4
+_EACH: Final = 25
+_MOVED: Final = 0.3
+"""A step changes a parameter with this probability, two of them at least on average."""
+_CHANGED: Final = 0.15
+"""That of a choice."""
+
+
+def largest_improvement(
+    expected: Expected, least: float, good: Floats, domains: Sequence[Domain], rng: np.random.Generator
+) -> list[float]:
+    """The point that promises the largest improvement below `least`. `good`: (n, d), near which it is looked for as well."""
+
+    def promise(points: Floats) -> Floats:
+        mean, spread = expected(points)
+        return np.asarray(np.log(spread) + _log_improvement((least - mean) / spread))
+
+    points = np.vstack([
+        _snapped(rng.random((_ANYWHERE, len(domains))), domains),
+        *(_near(good, domains, rng, each, width) for each, width in _FIRST),
+    ])
+    promises = promise(points)
+    for width in _LATER:
+        kept = np.argsort(-promises, kind="stable")[:_KEPT]
+        more = _near(points[kept], domains, rng, _EACH, width)
+        points, promises = np.vstack([points[kept], more]), np.append(promises[kept], promise(more))
+    found: list[float] = points[int(np.argmax(promises))].tolist()
+    return found
+
+
+def _log_improvement(z: Floats) -> Floats:
+    """The logarithm of z * cdf(z) + pdf(z) of the standard normal distribution."""
+    near = np.maximum(z, -5.0)
+    exact = np.log(near * ndtr(near) + np.exp(-near * near / 2) / np.sqrt(2 * np.pi))
+    far = np.minimum(z, -5.0)
+    return np.asarray(np.where(z > -5.0, exact, -far * far / 2 - 0.5 * np.log(2 * np.pi) - 2 * np.log(-far)))
+
+
+def _near(points: Floats, domains: Sequence[Domain], rng: np.random.Generator, each: int, width: float) -> Floats:
+    """Steps from points."""
+    base = np.repeat(points, each, axis=0)
+    moved = base + (rng.random(base.shape) < max(2 / len(domains), _MOVED)) * rng.normal(0, width, base.shape)
+    anew, elsewhere = rng.random(base.shape) < _CHANGED, rng.random(base.shape)
+    for d, domain in enumerate(domains):
+        if isinstance(domain, Choice):
+            moved[:, d] = np.where(anew[:, d], elsewhere[:, d], base[:, d])
+    return _snapped(np.clip(moved, 1e-9, 1 - 1e-9), domains)
+
+
+def _snapped(points: Floats, domains: Sequence[Domain]) -> Floats:
+    """Moved to the middle of their cells, where a parameter has cells."""
+    for d, domain in enumerate(domains):
+        if cells := domain.cells:
+            points[:, d] = (np.minimum(np.floor(points[:, d] * cells), cells - 1) + 0.5) / cells
+    return points

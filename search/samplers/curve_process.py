@@ -1,0 +1,175 @@
+"""A Gaussian process over configuration and step, which learns from learning curves that were cut off. No results, no domains.
+
+The kernel over points of the unit cube is Matern's with 5/2 and a length for each dimension; over the logarithm of the step it is
+that of an Ornstein-Uhlenbeck process, so how much an early step says of the last one is learnt (MOBSTER, Klein et al., 2020,
+arXiv:2003.10865, section 4.1, has other kernels over the step). The mean of each step is a random walk, inferred with everything
+else: what got as far as a late step is a selection, and must not be taken for average. Hyperparameters are those of largest
+posterior density (Rasmussen and Williams, 2006, section 5.4.1, for the gradient).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
+
+Floats = npt.NDArray[np.float64]
+
+_JITTER: Final = 1e-6
+_LEVEL: Final = 4.0
+"""Prior variance of the mean at the last step, in units of the values, which are about as wide as a standard normal."""
+_DRIFT: Final = 2.0
+"""That by which the mean may change from the first step to the last."""
+_STEPS_OF_FIT: Final = 30
+_TRUST: Final = 1.0
+"""Prior standard deviation of how much of what is said beforehand holds, which is expected to be all of it."""
+
+Beforehand = Callable[[Floats], Floats]
+"""Points (m, d) to the values at the last step that each of several advisers expects there, (m, k)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """Values, and where they were seen: points (n, d), times (n,) from 0 at the first step to 1 at the last, values (n,).
+    `choice` (d,): where two coordinates are either the same or not. `beforehand`: what was expected before; None: nothing.
+
+    The mean is the advisers' mean then, each weighted by a number that is inferred with everything else."""
+
+    points: Floats
+    times: Floats
+    values: Floats
+    choice: npt.NDArray[np.bool_]
+    beforehand: Beforehand | None = None
+
+    def apart(self, others: Floats) -> Floats:
+        """Squared distances by dimension from each point to each of others (m, d): (d, n, m)."""
+        gaps = self.points.T[:, :, None] - others.T[:, None, :]
+        squares = np.square(gaps, out=gaps)
+        squares[self.choice] = squares[self.choice] > 0
+        return squares
+
+    def advice(self, points: Floats) -> Floats:
+        """What was expected at points before, (m, k); k may be 0."""
+        return np.zeros((len(points), 0)) if self.beforehand is None else self.beforehand(points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperparameters:
+    """Natural logarithms of the lengths (d,), the variance, the length of time, and the variance of the noise."""
+
+    lengths: Floats
+    variance: float
+    time: float
+    noise: float
+
+    def vector(self) -> Floats:
+        return np.array([*self.lengths, self.variance, self.time, self.noise])
+
+    @classmethod
+    def of(cls, vector: Floats) -> Hyperparameters:
+        *lengths, variance, time, noise = vector.tolist()
+        return cls(lengths=np.array(lengths), variance=variance, time=time, noise=noise)
+
+
+def prior(dimensions: int) -> tuple[Floats, Floats]:
+    """Means and standard deviations of the logarithms, a normal distribution each. Lengths grow with the root of the dimensions
+    (Hvarfner et al., ICML 2024, section 4)."""
+    mean = [np.log(0.5) + 0.5 * np.log(dimensions)] * dimensions + [0.0, np.log(2.0), np.log(0.01)]
+    spread = [0.8] * dimensions + [0.5, 1.0, 1.5]
+    return np.array(mean), np.array(spread)
+
+
+def fit(seen: Observations) -> Hyperparameters:
+    """The hyperparameters of largest posterior density, found from the prior's mean."""
+    mean, spread = prior(seen.points.shape[1])
+    squares, gaps, walk = seen.apart(seen.points), _gaps(seen.times, seen.times), _walk(seen.times, seen.times)
+    count, advice = len(seen.values), seen.advice(seen.points)
+    values, fixed = seen.values - _agreed(advice), walk + _weighing(advice, advice)
+
+    def loss(vector: Floats) -> tuple[float, Floats]:
+        h = Hyperparameters.of(vector)
+        scaled = np.exp(-2 * h.lengths)
+        r = np.sqrt(5 * np.tensordot(scaled, squares, 1))
+        decay = np.exp(h.variance - r - gaps * np.exp(-h.time))
+        kernel = (1 + r + r * r / 3) * decay
+        full = kernel + fixed
+        full.flat[:: count + 1] += np.exp(h.noise) + _JITTER
+        try:
+            factor = cholesky(full, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(vector)
+        weights = cho_solve((factor, True), values, check_finite=False)
+        inverse = cho_solve((factor, True), np.eye(count), check_finite=False)
+        inner = inverse - np.outer(weights, weights)
+        off = (vector - mean) / spread
+        value = 0.5 * values @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
+        shared = inner * ((1 + r) * decay * (5 / 3))
+        explained = inner * kernel
+        others = explained.sum(), (explained * gaps).sum() * np.exp(-h.time), np.trace(inner) * np.exp(h.noise)
+        gradient = 0.5 * np.concatenate([scaled * np.tensordot(squares, shared, 2), others])
+        return float(value), gradient + off / spread
+
+    bounds = [(m - 3 * s, m + 3 * s) for m, s in zip(mean, spread, strict=True)]
+    found = minimize(loss, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS_OF_FIT})
+    return Hyperparameters.of(found.x)
+
+
+def _gaps(one: Floats, other: Floats) -> Floats:
+    return np.abs(np.subtract.outer(one, other))
+
+
+def _walk(one: Floats, other: Floats) -> Floats:
+    """The covariance of the mean at two times."""
+    return _LEVEL + _DRIFT * np.minimum.outer(1 - one, 1 - other)
+
+
+def _agreed(advice: Floats) -> Floats:
+    """The mean of the advisers, 0 where there are none."""
+    return np.asarray(advice.sum(axis=1) / max(advice.shape[1], 1))
+
+
+def _weighing(one: Floats, other: Floats) -> Floats:
+    """The covariance that comes of not knowing how much of each adviser's word holds: (n, k), (m, k) to (n, m)."""
+    return np.asarray(_TRUST**2 / max(one.shape[1], 1) ** 2 * one @ other.T)
+
+
+class Process:
+    """The process given observations."""
+
+    def __init__(self, seen: Observations, h: Hyperparameters) -> None:
+        self._seen, self._h = seen, h
+        self._advice = seen.advice(seen.points)
+        full = self._between(seen.points, seen.times, self._advice)
+        full.flat[:: len(seen.values) + 1] += np.exp(h.noise) + _JITTER
+        self._factor = cholesky(full, lower=True, check_finite=False)
+        self._weights = cho_solve((self._factor, True), seen.values - _agreed(self._advice), check_finite=False)
+
+    def _between(self, points: Floats, times: Floats, advice: Floats) -> Floats:
+        h = self._h
+        r = np.sqrt(5 * np.tensordot(np.exp(-2 * h.lengths), self._seen.apart(points), 1))
+        kernel = (1 + r + r * r / 3) * np.exp(h.variance - r - _gaps(self._seen.times, times) * np.exp(-h.time))
+        return np.asarray(kernel + _walk(self._seen.times, times) + _weighing(self._advice, advice))
+
+    def at_the_end(self, points: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation at the last step, without noise, of points (m, d)."""
+        advice = self._seen.advice(points)
+        cross = self._between(points, np.ones(len(points)), advice)
+        mean = cross.T @ self._weights + _agreed(advice)
+        solved = solve_triangular(self._factor, cross, lower=True, check_finite=False)
+        own = np.exp(self._h.variance) + _LEVEL + np.square(advice).sum(axis=1) * _TRUST**2 / max(advice.shape[1], 1) ** 2
+        return mean, np.sqrt(np.maximum(own - np.square(solved).sum(axis=0), 1e-12))
+
+    def believing(self, points: Floats) -> Process:
+        """The process once points (m, d) have ended as it expects (the "kriging believer" of Ginsbourger et al., 2010)."""
+        mean, _ = self.at_the_end(points)
+        seen = self._seen
+        more = Observations(
+            points=np.vstack([seen.points, points]), times=np.append(seen.times, np.ones(len(points))),
+            values=np.append(seen.values, mean), choice=seen.choice, beforehand=seen.beforehand,
+        )
+        return Process(more, self._h)

@@ -1,0 +1,115 @@
+"""From curves to the next point: which observations the process of "mobster" sees, its hyperparameters, what promises most.
+
+Points are of the unit cube; the less a cost the better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from regrow.search.samplers.acquisition import largest_improvement
+from regrow.search.samplers.curve_process import Beforehand, Hyperparameters, Observations, Process, fit
+from regrow.search.space.domains import Choice, Domain
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+Curve = Sequence[tuple[float, float]]
+"""(time, cost), rising in time."""
+
+MOST_SEEN: Final = 400
+"""Observations that the process is given at most; its cost grows with their cube."""
+MOST_FITTED: Final = 120
+"""Observations that hyperparameters are fitted to at most."""
+GROWTH: Final = 1.2
+"""Hyperparameters are fitted anew when there are so many times more trials, not at each proposal."""
+LEADERS: Final = 5
+"""Near so many of the trials that are expected to end best is looked for better ones."""
+
+
+class Model:
+    """Proposes points. It keeps the hyperparameters of the last fit and what they were fitted to, which data alone determine."""
+
+    def __init__(self, domains: Sequence[Domain], startup: int, beforehand: Beforehand | None = None) -> None:
+        self._domains, self._beforehand = domains, beforehand
+        self._choice = np.array([isinstance(domain, Choice) for domain in domains])
+        self._startup = startup
+        self._fitted: tuple[bytes, Hyperparameters] | None = None
+
+    def propose(
+        self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve], pending: Iterable[int], seed: int
+    ) -> list[float]:
+        """The point of the largest expected improvement at the last step. `points` and `curves` by trial; `pending`: those that
+        run."""
+        process = self.process(points, curves)
+        known = np.array([points[number] for number in sorted(curves)])
+        expected, _ = process.at_the_end(known)
+        leaders = known[np.argsort(expected, kind="stable")[:LEADERS]]
+        running = [points[number] for number in sorted(pending)]
+        if running:
+            process = process.believing(np.array(running))
+        rng = np.random.default_rng(seed)
+        return largest_improvement(process.at_the_end, float(expected.min()), leaders, self._domains, rng)
+
+    def process(self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve]) -> Process:
+        """The process given curves, in normal scores of their costs."""
+        numbers = sorted(curves)
+        whose = np.array([number for number in numbers for _ in curves[number]])
+        times, costs = np.array([look for number in numbers for look in curves[number]]).T
+        at = np.array([points[number] for number in whose.tolist()])
+        rows = _chosen(whose, times, costs, MOST_SEEN)
+        seen = self._observations(at[rows], times[rows], normal_scores(costs)[rows])
+        return Process(seen, self._fit(numbers, whose, at, times, costs))
+
+    def _fit(self, numbers: Sequence[int], whose: Rows, at: Floats, times: Floats, costs: Floats) -> Hyperparameters:
+        """Fitted to the first trials, so many that it changes seldom."""
+        count = self._startup
+        while count * GROWTH + 1 <= len(numbers):
+            count = int(count * GROWTH + 1)
+        first = np.flatnonzero(whose <= numbers[:count][-1])
+        rows = first[_chosen(whose[first], times[first], costs[first], MOST_FITTED)]
+        data = b"".join(part[rows].tobytes() for part in (at, times, costs))
+        if self._fitted is None or self._fitted[0] != data:
+            self._fitted = data, fit(self._observations(at[rows], times[rows], normal_scores(costs[rows])))
+        return self._fitted[1]
+
+    def _observations(self, at: Floats, times: Floats, values: Floats) -> Observations:
+        return Observations(points=at, times=times, values=values, choice=self._choice, beforehand=self._beforehand)
+
+
+class Adviser(Protocol):
+    """Who expects something."""
+
+    def expected(self, points: Floats) -> Floats:
+        """Normal scores at the last step of points (m, d): (m,)."""
+        ...
+
+
+def advice(advisers: Sequence[Adviser]) -> Beforehand:
+    """What several expect: points (m, d) to (m, k)."""
+    return lambda points: np.stack([adviser.expected(points) for adviser in advisers], axis=1)
+
+
+def normal_scores(costs: Floats) -> Floats:
+    """Costs by their rank among all, as quantiles of the standard normal distribution; equal ones are equal, NaN is worst."""
+    costs = np.where(np.isnan(costs), np.inf, costs)
+    _, place, counts = np.unique(costs, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - counts / 2
+    return np.asarray(ndtri(middle[place] / len(costs)))
+
+
+def _chosen(whose: Rows, times: Floats, costs: Floats, most: int) -> Rows:
+    """Which rows count where there are too many: those at the last step, then all of the trials that got best, the last ones of
+    the others, and the rest; older and newer ones mixed by a hash of their numbers."""
+    count = len(whose)
+    if count <= most:
+        return np.arange(count)
+    last = np.append(whose[1:] != whose[:-1], True)
+    best = whose[np.argsort(np.where(last, costs, np.inf), kind="stable")[: most // 4]]
+    urgency = np.where(times >= 1.0, 0, np.where(np.isin(whose, best), 1, np.where(last, 2, 3)))
+    mixed = whose.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)
+    return np.sort(np.lexsort((mixed, urgency))[:most])

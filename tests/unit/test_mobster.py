@@ -1,0 +1,209 @@
+"""The sampler "mobster": its process by hand, what it learns from cut curves, and that it finds what is good."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from regrow.search.errors import SpecError
+from regrow.search.samplers import Result, Watching, make
+from regrow.search.samplers import curve_process as process
+from regrow.search.samplers.acquisition import largest_improvement
+from regrow.search.samplers.mobster_model import MOST_SEEN, Model, normal_scores
+from regrow.search.space import Space
+from regrow.search.space.setting import Setting
+from tests.unit.replaying import Replayed, best, on_paper, seed_of
+
+MIXED = Space.parse(
+    {
+        "lr": {"loguniform": [1e-6, 1]},
+        "layers": {"int": [1, 9]},
+        "kind": {"choice": ["a", "b", "c", "d"]},
+        "depth": {"int": [1, 8], "when": {"kind": ["a", "b"]}},
+        "width": {"uniform": [0, 1]},
+        "g": {"grid": [1, 2, 3]},
+    }
+)
+LINE = Space.parse({"x": {"uniform": [0, 1]}})
+GREEDY = {"mobster": {"random_fraction": 0.0}}
+
+
+def setting(space: Space = LINE, **changes: Any) -> Setting:
+    return Setting(space=space, modes=("min",), **changes)
+
+
+def loss(config: Mapping[str, Any]) -> float:
+    return float(
+        abs(math.log10(config["lr"]) + 3) + abs(config["layers"] - 4) + 3 * "dbca".index(config["kind"]) + abs(config["width"] - 0.5)
+        + abs(config.get("depth", 4) - 4)
+    )
+
+
+def ended(number: int, x: float, *values: float, status: Any = "done") -> Result:
+    """A trial with values at steps 1, 3, 9."""
+    return Result(number=number, config={"x": x}, status=status, value=min(values), intermediate=list(zip((1, 3, 9), values, strict=False)))
+
+
+def observed(count: int = 12, dimensions: int = 2) -> process.Observations:
+    rng = np.random.default_rng(3)
+    points = rng.random((count, dimensions))
+    points[:, -1] = np.floor(points[:, -1] * 3)
+    return process.Observations(
+        points=points, times=rng.choice([0.0, 0.5, 1.0], count), values=rng.normal(size=count),
+        choice=np.array([False] * (dimensions - 1) + [True]),
+    )
+
+
+def test_the_gradient_of_the_fit_is_that_of_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, found = observed(), []
+
+    def noted(loss_of: Any, start: process.Floats, **_: Any) -> Any:
+        found.append((loss_of, start))
+        return SimpleNamespace(x=start)
+
+    monkeypatch.setattr(process, "minimize", noted)
+    process.fit(seen)
+    ((loss_of, start),) = found
+    for at in (start, start + 0.3, start - 0.5):
+        numeric = approx_fprime(at, lambda vector: loss_of(vector)[0], 1e-6)
+        assert np.allclose(loss_of(at)[1], numeric, rtol=1e-3, atol=1e-3)
+
+
+def test_at_the_last_step_it_expects_what_was_seen_there_and_is_sure() -> None:
+    seen = observed(8)
+    seen.times[:] = 1.0
+    h = process.Hyperparameters(lengths=np.log([0.3, 0.5]), variance=0.0, time=0.0, noise=math.log(1e-6))
+    mean, spread = process.Process(seen, h).at_the_end(seen.points)
+    assert np.allclose(mean, seen.values, atol=0.01)
+    assert spread.max() < 0.05
+    far = np.array([[5.0, 7.0]])
+    assert process.Process(seen, h).at_the_end(far)[1] > 0.9
+
+
+def test_what_got_far_is_not_taken_for_average() -> None:
+    """Of twenty the best five went on, where all get better by 1: one that was cut off and average is expected to end average."""
+    xs = np.linspace(0, 1, 20)
+    early = 2 * xs
+    points, times = np.append(xs, xs[:5])[:, None], np.append(np.zeros(20), np.ones(5))
+    seen = process.Observations(points=points, times=times, values=np.append(early, early[:5] - 1), choice=np.array([False]))
+    h = process.fit(seen)
+    mean, _ = process.Process(seen, h).at_the_end(np.array([[0.1], [0.7]]))
+    assert mean[0] == pytest.approx(-0.8, abs=0.3)
+    assert mean[1] > 0.0, "the mean of those that got far is -0.79"
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_it_learns_whether_the_first_step_tells_anything(agrees: bool) -> None:
+    rng = np.random.default_rng(1)
+    points, last = rng.random((30, 1)), rng.normal(size=30)
+    first = last + 0.05 * rng.normal(size=30) if agrees else rng.normal(size=30)
+    seen = process.Observations(
+        points=np.vstack([points, points]), times=np.append(np.zeros(30), np.ones(30)), values=np.append(first, last),
+        choice=np.array([False]),
+    )
+    correlation = math.exp(-math.exp(-process.fit(seen).time))
+    assert correlation > 0.75 if agrees else correlation < 0.6
+
+
+def test_equal_costs_have_equal_scores_and_nan_the_worst() -> None:
+    scores = normal_scores(np.array([3.0, 1.0, 1.0, math.nan, 2.0]))
+    assert scores[1] == scores[2] == min(scores)
+    assert np.argmax(scores) == 3
+    assert np.isfinite(scores).all()
+
+
+def test_the_largest_improvement_is_found_in_a_corner() -> None:
+    domains = [p.domain for p in Space.parse({f"x{i}": {"uniform": [0, 1]} for i in range(4)}).flat]
+    target = np.array([0.95, 0.1, 0.5, 0.9])
+    found = largest_improvement(
+        lambda points: (np.square(points - target).sum(axis=1), np.full(len(points), 1e-3)), 0.0, np.full((1, 4), 0.5), domains,
+        np.random.default_rng(0),
+    )
+    assert np.abs(found - target).max() < 0.15
+
+
+def test_a_cut_curve_teaches() -> None:
+    """No trial got further than the first step, and low x is better there."""
+    sampler = make(GREEDY, setting(max_steps=9))
+    for number in range(12):
+        x = (number + 0.5) / 12
+        sampler.tell(ended(number, x, x, status="stopped"))
+    proposed = [on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(12, 32)]
+    assert statistics.median(proposed) < 0.2
+
+
+def test_running_trials_are_learnt_from_and_kept_away_from() -> None:
+    sampler = make(GREEDY, setting(max_steps=9))
+    assert isinstance(sampler, Watching)
+    for number in range(8):
+        x = (number + 0.5) / 8
+        sampler.tell(ended(number, x, (x - 0.3) ** 2, (x - 0.3) ** 2, (x - 0.3) ** 2))
+    free = on_paper(sampler.ask(8, 5)).config["x"]
+    sampler.tell(Result(number=8, config={"x": free}, status="running"))
+    beside = on_paper(sampler.ask(9, 5)).config["x"]
+    assert beside != free
+    sampler.watch([ended(8, free, 5.0, 5.0, status="running")])
+    assert on_paper(sampler.ask(9, 5)).config["x"] != beside, "it turned out bad"
+    sampler.watch([])
+    assert on_paper(sampler.ask(9, 5)).config["x"] == beside, "what was watched is forgotten"
+
+
+def test_failed_trials_teach_nothing_and_earlier_ones_do() -> None:
+    sampler = make(GREEDY, setting(max_steps=9))
+    for number in range(30):
+        sampler.tell(Result(number=number, config={"x": 0.9}, status="failed", value=-9.0, intermediate=[(9, -9.0)]))
+        sampler.tell(Result(number=number + 200, config={"x": 0.9}, status="done", value=math.nan))
+        sampler.tell(Result(number=-number - 40, config={"y": 0.9}, status="done", value=-9.0))  # of another space
+    random = make("random", setting())
+    for n in range(300, 310):
+        assert on_paper(sampler.ask(n, seed_of(n))) == on_paper(random.ask(n, seed_of(n)))
+    for number in range(-20, 0):
+        x = -number / 20
+        sampler.tell(Result(number=number, config={"x": x}, status="done", value=x))
+    assert statistics.median(on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(300, 320)) < 0.2
+
+
+def shifted(k: int) -> Callable[[Mapping[str, Any]], float]:
+    return lambda config: loss({**config, "lr": config["lr"] * 10**k, "width": config["width"] + k / 8})
+
+
+def test_it_finds_what_is_good_in_few_trials() -> None:
+    found: dict[str, list[float]] = {"mobster": [], "random": []}
+    for name, losses in found.items():
+        for k in range(3):
+            losses.append(best(name, setting(MIXED, max_steps=9), shifted(k - 1), 40))
+    assert max(found["mobster"]) < min(found["random"])
+
+
+def test_more_than_it_can_look_at_is_sampled_by_what_it_is_worth() -> None:
+    model = Model([p.domain for p in LINE.flat], 4)
+    curves = {n: [(0.0, abs(n / 900 - 0.3)), (0.5, abs(n / 900 - 0.3))] for n in range(900)}
+    points = {n: [n / 900] for n in curves}
+    assert 2 * len(curves) > MOST_SEEN
+    assert model.propose(points, curves, [], 0) == pytest.approx([0.3], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_startup_trials": 1}, "search.mobster.n_startup_trials: 1: is below 2"),
+        ({"n_startup_trials": "many"}, "is not a whole number"),
+        ({"random_fraction": 1.5}, "is not a fraction"),
+    ],
+)
+def test_options_that_cannot_be_used(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make({"mobster": options}, setting(MIXED))
+
+
+@pytest.mark.parametrize("max_steps", [4, None])
+def test_a_replay_proposes_the_same(max_steps: int | None) -> None:
+    run = Replayed(search=GREEDY, setting=setting(MIXED, max_steps=max_steps), objective=loss, every=2).run()
+    assert run.compared > 40
