@@ -41,7 +41,7 @@ def run(schedule: object, search: object, workers: int = 2, **changes: Any) -> S
 
 def state(planner: Planner) -> Any:
     """All that it holds, but for what a question may put together for the first time."""
-    late = ("history", "_sampler", "_scheduling", "_results")
+    late = ("history", "_sampler", "_scheduling", "_results", "_first_configurations")
     history = {name: value for name, value in vars(planner.history).items() if name != "_spec"}
     return copy.deepcopy((history, {name: value for name, value in vars(planner).items() if name not in late}))
 

@@ -139,6 +139,7 @@ ALSO = {
     "search/schedulers/pbt.py": {"pbt"},  # what its chance is drawn by
     "search/schedulers/pb2.py": {"pb2"},
     "infra/figures/scaling.py": {"median"},  # the statistic
+    "search/spec/wandb.py": {"asha", "hyperband"},  # ours, and W&B's word for it
     "search/spec/auto.py": {"async_hyperband"},  # what is chosen where nothing is said
 }
 
