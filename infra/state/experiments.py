@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from regrow.infra.log.reading import Survey, replay, survey
 from regrow.infra.state.driver_lock import await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
@@ -23,7 +25,7 @@ from regrow.search.planning.learning import MOST_EXPERIMENTS, learnt_from
 from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports import Store
 
 _UNTOLD = ("event", "serve")
@@ -42,9 +44,9 @@ class Prepared:
     log: Survey
     """What its log says."""
     known: list[Known] = field(default_factory=list)
+    """What a new experiment takes over from earlier ones."""
     learnt: list[Known] = field(default_factory=list)
     """Of a new experiment: what it learns from experiments on other tasks."""
-    """What a new experiment takes over from earlier ones."""
     nothing_left: bool = False
     """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
     failed: int | None = None
@@ -202,7 +204,7 @@ def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
     for name in places.experiments():
         if name == spec.name:
             continue
-        with suppress(UserError, SpecError):
+        with suppress(RegrowError, SpecError, msgspec.MsgspecError):
             history = replay(places.known(name), name)
             if history.created is not None and (kept := learnt_from(history, spec, name, "learn_from")):
                 found.append((history.created.t, kept))

@@ -5,15 +5,19 @@ Values of another task do not compare with its own, so only ranks within each ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from regrow.search.events import Created, Known
 from regrow.search.history import History
 from regrow.search.planning.results import as_result
 from regrow.search.planning.warm import known_from
 from regrow.search.samplers import Result
+from regrow.search.space.domains import Grid, Int, Json
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart
@@ -35,9 +39,23 @@ def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known
     """What is kept of an experiment. Raises SpecError at `key` where its parameters or its metric are others."""
     found, _ = known_from(history, spec, WarmStart(experiment=name), key)
     told = [one for one in found if one.status != "failed" and one.value is not None]
+    told = [one for one in told if max(one.violations, default=0.0) <= 0]
     told.sort(key=lambda one: (-_reached(one), spec.objective.sign * (one.value or 0.0)))
     others = told[MOST_TRIALS // 2 :]
-    return told[: MOST_TRIALS // 2] + others[:: max(-(-len(others) * 2 // MOST_TRIALS), 1)]
+    kept = told[: MOST_TRIALS // 2] + others[:: max(-(-len(others) * 2 // MOST_TRIALS), 1)]
+    return [structs.replace(one, curve=_looks(one.curve, spec.objective.sign)) for one in kept]
+
+
+def _looks(curve: Sequence[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
+    """The best value so far, at steps each half as far again as the one before, and at the last: a log must not grow by curves."""
+    found: list[tuple[int, float]] = []
+    best, due = math.inf, 1.0
+    for place, (step, value) in enumerate(curve):
+        best = min(best, sign * value)
+        if step >= due or place == len(curve) - 1:
+            found.append((step, sign * best))
+            due = max(due, step) * 1.5
+    return found
 
 
 def _reached(known: Known) -> int:
@@ -47,7 +65,8 @@ def _reached(known: Known) -> int:
 def by_experiment(created: Created) -> list[list[Result]]:
     """What was learnt, as results, an experiment each."""
     groups = groupby(created.learnt, key=lambda one: one.origin.rpartition(":")[0])
-    return [[as_result(-1 - place, one) for place, one in enumerate(group)] for _, group in groups]
+    kept = [list(group) for _, group in groups]
+    return [[as_result(place - len(group), one) for place, one in enumerate(group)] for group in kept]
 
 
 def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list[dict[str, Any]]:
@@ -58,14 +77,17 @@ def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list
     """
     import numpy as np
 
+    if any(isinstance(p.domain, Grid) for p in spec.space.flat):
+        return []  # each trial has its turn there
     experts = [_expert(spec.setting, results) for results in others]
-    candidates = [dict(result.config) for results in others for result in results[:CANDIDATES]]
+    best = [result.config for results in others for result in results[:CANDIDATES]]
+    candidates = [_own(spec, config) for config in best]
     points = [experts[0].point(config) for config in candidates]
     if not candidates or not all(points):
         return []
     scores = np.stack([expert.expected(np.array(points)) for expert in experts], axis=1)
     reached, found = np.full(len(experts), scores.max()), []
-    for _ in range(min(MOST_FIRST, (spec.trials or 0) // 4, len(candidates))):
+    for _ in range(min(MOST_FIRST, (spec.trials or 0) // spec.repeats // 4, len(candidates))):
         gains = np.maximum(reached - scores, 0.0).sum(axis=1)
         place = int(np.argmax(gains))
         if gains[place] <= 0:
@@ -73,6 +95,12 @@ def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list
         found.append(candidates[place])
         reached = np.minimum(reached, scores[place])
     return found
+
+
+def _own(spec: Spec, config: Mapping[str, Json]) -> dict[str, Any]:
+    """A configuration in values of this space: what was a whole float elsewhere may be an integer here."""
+    whole = {p.name for p in spec.space.flat if isinstance(p.domain, Int)}
+    return {name: int(float(str(value))) if name in whole else value for name, value in config.items()}
 
 
 def _expert(setting: Setting, results: Sequence[Result]) -> Mobster:

@@ -47,7 +47,7 @@ class Results:
 
     def _begin(self, created: Created) -> None:
         """What was known before the first trial."""
-        self.untold += [as_result(-1 - place, known) for place, known in enumerate(self._allas_result(created))]
+        self.untold += [as_result(-1 - place, known) for place, known in enumerate(self._all_known(created))]
 
     def _add(self, trial: TrialRecord) -> None:
         """What is to be learnt of a trial now, or of a configuration once all its repeats have ended."""
@@ -72,7 +72,7 @@ class Results:
         group = self._history.trials[first : first + repeats]
         self.untold.append(replace(self.of(trial), number=number, status="running", revived=sum(t.revived for t in group)))
 
-    def _allas_result(self, created: Created) -> list[Known]:
+    def _all_known(self, created: Created) -> list[Known]:
         """What was known before the first trial: the user's points with metrics, then earlier experiments."""
         spec = self._history.spec
         points = []
@@ -132,8 +132,8 @@ def _mean(number: int, group: list[Result]) -> Result:
     part = done or [r for r in group if r.status == "stopped" and r.value is not None]
     if not part:
         return replace(group[0], number=number, status="failed")
-    steps = min(len(r.intermediate) for r in part)
-    curve = [(s + 1, fmean(r.intermediate[s][1] for r in part)) for s in range(steps)]
+    curves = [dict(r.intermediate) for r in part]
+    curve = [(step, fmean(one[step] for one in curves)) for step in sorted(set.intersection(*map(set, curves)))]
     several = [r.values for r in part if r.values is not None]
     return Result(
         number=number, config=group[0].config, state=group[0].state, status=part[0].status,

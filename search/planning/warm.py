@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from regrow.search.errors import SpecError
@@ -84,7 +85,8 @@ def _known(history: History, trial: TrialRecord, spec: Spec, config: dict[str, J
     last = trial.curve.shown(trial.step)  # a constraint may be on a metric that the earlier experiment did not look at
     values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
     name = spec.objective.name
-    curve = [(step, v) for step, v in enumerate(trial.curve.column(name), start=1) if not math.isnan(v)]
+    steps = trial.curve.clock if history.spec.step_metric is not None else itertools.count(1)
+    curve = [(step, v) for step, v in zip(steps, trial.curve.column(name), strict=False) if not math.isnan(v)]
     numbers = [v for _, v in curve]
     status = FINAL[trial.state]
     return Known(

@@ -6,14 +6,16 @@ Ament et al., NeurIPS 2023. Several starts and a few rounds of steps: what is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from regrow.search.space.domains import Choice, Domain
+from regrow.search.samplers.cube import EDGE
+from regrow.search.samplers.cube_points import CubePoints
+from regrow.search.space.domains import Choice
 
 Floats = npt.NDArray[np.float64]
 Expected = Callable[[Floats], tuple[Floats, Floats]]
@@ -29,25 +31,32 @@ _MOVED: Final = 0.3
 """A step changes a parameter with this probability, two of them at least on average."""
 _CHANGED: Final = 0.15
 """That of a choice."""
+_AGAIN: Final = 1e6
+"""By so much less promises what was tried."""
+_FAR: Final = -6.0
+"""Below, the improvement is taken from its asymptotic series."""
 
 
 def largest_improvement(
-    expected: Expected, least: float, good: Floats, domains: Sequence[Domain], rng: np.random.Generator
+    expected: Expected, least: float, good: Floats, taken: Floats, cube: CubePoints, rng: np.random.Generator
 ) -> list[float]:
-    """The point that promises the largest improvement below `least`. `good`: (n, d), near which it is looked for as well."""
+    """The point that promises the largest improvement below `least`. `good`: (n, d), near which it is looked for as well;
+    `taken`: (m, d), which are not proposed again while there are others."""
+    known = {row.tobytes() for row in taken}
 
     def promise(points: Floats) -> Floats:
         mean, spread = expected(points)
-        return np.asarray(np.log(spread) + _log_improvement((least - mean) / spread))
+        again = np.array([row.tobytes() in known for row in points])
+        return np.asarray(np.log(spread) + _log_improvement((least - mean) / spread) - _AGAIN * again)
 
     points = np.vstack([
-        _snapped(rng.random((_ANYWHERE, len(domains))), domains),
-        *(_near(good, domains, rng, each, width) for each, width in _FIRST),
+        cube.settled(rng.random((_ANYWHERE, len(cube.domains)))),
+        *(_near(good, cube, rng, each, width) for each, width in _FIRST),
     ])
     promises = promise(points)
     for width in _LATER:
         kept = np.argsort(-promises, kind="stable")[:_KEPT]
-        more = _near(points[kept], domains, rng, _EACH, width)
+        more = _near(points[kept], cube, rng, _EACH, width)
         points, promises = np.vstack([points[kept], more]), np.append(promises[kept], promise(more))
     found: list[float] = points[int(np.argmax(promises))].tolist()
     return found
@@ -55,26 +64,19 @@ def largest_improvement(
 
 def _log_improvement(z: Floats) -> Floats:
     """The logarithm of z * cdf(z) + pdf(z) of the standard normal distribution."""
-    near = np.maximum(z, -5.0)
+    near = np.maximum(z, _FAR)
     exact = np.log(near * ndtr(near) + np.exp(-near * near / 2) / np.sqrt(2 * np.pi))
-    far = np.minimum(z, -5.0)
-    return np.asarray(np.where(z > -5.0, exact, -far * far / 2 - 0.5 * np.log(2 * np.pi) - 2 * np.log(-far)))
+    far = np.minimum(z, _FAR)
+    series = -far * far / 2 - 0.5 * np.log(2 * np.pi) - 2 * np.log(-far) + np.log1p(-3 / far**2 + 15 / far**4 - 105 / far**6)
+    return np.asarray(np.where(z > _FAR, exact, series))
 
 
-def _near(points: Floats, domains: Sequence[Domain], rng: np.random.Generator, each: int, width: float) -> Floats:
+def _near(points: Floats, cube: CubePoints, rng: np.random.Generator, each: int, width: float) -> Floats:
     """Steps from points."""
     base = np.repeat(points, each, axis=0)
-    moved = base + (rng.random(base.shape) < max(2 / len(domains), _MOVED)) * rng.normal(0, width, base.shape)
+    moved = base + (rng.random(base.shape) < max(2 / len(cube.domains), _MOVED)) * rng.normal(0, width, base.shape)
     anew, elsewhere = rng.random(base.shape) < _CHANGED, rng.random(base.shape)
-    for d, domain in enumerate(domains):
+    for d, domain in enumerate(cube.domains):
         if isinstance(domain, Choice):
             moved[:, d] = np.where(anew[:, d], elsewhere[:, d], base[:, d])
-    return _snapped(np.clip(moved, 1e-9, 1 - 1e-9), domains)
-
-
-def _snapped(points: Floats, domains: Sequence[Domain]) -> Floats:
-    """Moved to the middle of their cells, where a parameter has cells."""
-    for d, domain in enumerate(domains):
-        if cells := domain.cells:
-            points[:, d] = (np.minimum(np.floor(points[:, d] * cells), cells - 1) + 0.5) / cells
-    return points
+    return cube.settled(np.clip(moved, EDGE, 1 - EDGE))

@@ -47,7 +47,7 @@ class Mobster:
 
     Of experiments on other tasks (`learn_from`) each has a process of its own. What these expect at the end there, in scores by
     rank, is the mean to begin with, and how much each of them is worth is inferred (an ensemble as that of Feurer, Letham and
-    Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks). There is no random start then.
+    Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks). Two trials that have reported are enough to begin.
     """
 
     def __init__(self, setting: Setting, *, n_startup_trials: int | None = None, random_fraction: float = 0.1) -> None:
@@ -136,11 +136,12 @@ class Mobster:
         ended = result.status in ("done", "stopped")
         if ended and result.value is not None and not math.isnan(result.value) and (not values or most == 1):
             values = [(most, result.value)]
-        if not values:
+        if not values or (most == 1 and not ended):
             return ()
         found: list[tuple[float, float]] = []
-        cost, due, last = math.inf, 1.0, values[-1][0]
-        for step, value in values:
+        within = [one for one in values if one[0] <= most] or values[:1]
+        cost, due, last = math.inf, 1.0, within[-1][0]
+        for step, value in within:
             cost = min(cost, self._setting.sign * value)
             if step >= due or step == last:
                 found.append((math.log(min(max(step, 1), most)) / math.log(most) if most > 1 else 1.0, cost))
@@ -160,8 +161,9 @@ class Mobster:
 
     def _modelling(self) -> Model:
         if self._model is None:
+            from regrow.search.samplers.cube_points import CubePoints
             from regrow.search.samplers.mobster_model import Model, advice
 
-            domains = [p.domain for p in self._parameters]
-            self._model = Model(domains, self._startup, advice(self._others) if self._others else None)
+            cube = CubePoints(self._setting.space, self._parameters)
+            self._model = Model(cube, self._startup, advice(self._others) if self._others else None)
         return self._model

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from regrow.search.samplers.acquisition import largest_improvement
+from regrow.search.samplers.cube_points import CubePoints
 from regrow.search.samplers.curve_process import Beforehand, Hyperparameters, Observations, Process, fit
-from regrow.search.space.domains import Choice, Domain
+from regrow.search.space.domains import Choice
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -34,9 +35,9 @@ LEADERS: Final = 5
 class Model:
     """Proposes points. It keeps the hyperparameters of the last fit and what they were fitted to, which data alone determine."""
 
-    def __init__(self, domains: Sequence[Domain], startup: int, beforehand: Beforehand | None = None) -> None:
-        self._domains, self._beforehand = domains, beforehand
-        self._choice = np.array([isinstance(domain, Choice) for domain in domains])
+    def __init__(self, cube: CubePoints, startup: int, beforehand: Beforehand | None = None) -> None:
+        self._cube, self._beforehand = cube, beforehand
+        self._choice = np.array([isinstance(domain, Choice) for domain in cube.domains])
         self._startup = startup
         self._fitted: tuple[bytes, Hyperparameters] | None = None
 
@@ -52,8 +53,9 @@ class Model:
         running = [points[number] for number in sorted(pending)]
         if running:
             process = process.believing(np.array(running))
+        taken = np.array([*known.tolist(), *running])
         rng = np.random.default_rng(seed)
-        return largest_improvement(process.at_the_end, float(expected.min()), leaders, self._domains, rng)
+        return largest_improvement(process.at_the_end, float(expected.min()), leaders, taken, self._cube, rng)
 
     def process(self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve]) -> Process:
         """The process given curves, in normal scores of their costs."""
@@ -103,13 +105,13 @@ def normal_scores(costs: Floats) -> Floats:
 
 
 def _chosen(whose: Rows, times: Floats, costs: Floats, most: int) -> Rows:
-    """Which rows count where there are too many: those at the last step, then all of the trials that got best, the last ones of
+    """Which rows count where there are too many: all of the trials that got best, then those at the last step, the last ones of
     the others, and the rest; older and newer ones mixed by a hash of their numbers."""
     count = len(whose)
     if count <= most:
         return np.arange(count)
     last = np.append(whose[1:] != whose[:-1], True)
     best = whose[np.argsort(np.where(last, costs, np.inf), kind="stable")[: most // 4]]
-    urgency = np.where(times >= 1.0, 0, np.where(np.isin(whose, best), 1, np.where(last, 2, 3)))
+    urgency = np.where(np.isin(whose, best), 0, np.where(times >= 1.0, 1, np.where(last, 2, 3)))
     mixed = whose.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)
     return np.sort(np.lexsort((mixed, urgency))[:most])

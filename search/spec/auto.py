@@ -24,7 +24,7 @@ MOST_TRIALS = 2000
 MOST_DIMENSIONS = 40
 """Parameters with a dimension, for a Gaussian process: beyond, distances in the unit cube say little."""
 MOST_EAGER = 24
-"""So many of the first trials, and at most a quarter of all, are judged as early as can be: it is known sooner where to look."""
+"""So many of the first trials, and at most a third of all, are judged as early as can be: it is known sooner where to look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,5 +113,5 @@ def _schedule(spec: Spec) -> tuple[Named, str]:
     for holds, why in unfit:
         if holds:
             return schedulers.DEFAULT, why
-    eager = min(MOST_EAGER, (spec.trials or 0) // 4)
+    eager = min(MOST_EAGER, (spec.trials or 0) // 3)
     return {"async_hyperband": {"eager": eager}}, f"trials of at most {spec.max_steps:,} steps"

@@ -19,7 +19,7 @@ def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> N
     file = desk.write("chosen", search=None, trials=2500, max_steps=9, stop={"trials": 8}, seconds=0.01)
     assert "search:" not in desk.run("run", file).stdout
     view = desk.show("chosen")
-    assert (view["search"], view["schedule"], view["status"]) == ("mobster", {"async_hyperband": {"eager": 1}}, "finished")
+    assert (view["search"], view["schedule"], view["status"]) == ("mobster", {"async_hyperband": {"eager": 2}}, "finished")
     assert view["auto"] == {"search": "6 trials, 2 parameters", "schedule": "trials of at most 9 steps"}
     assert (view["total"], view["counts"]["done"] + view["counts"]["stopped"] >= 8) == (2500, True)
     assert told in desk.run("show", "chosen").stdout

@@ -183,9 +183,9 @@ def test_what_the_log_has_is_taken_whatever_it_is(places: Places) -> None:
 
 def test_a_search_that_is_named_has_to_be_the_one_that_was_chosen(places: Places) -> None:
     session(places, spec(), "d1")
-    session(places, spec(search="mobster", schedule={"async_hyperband": {"eager": 10}}), "d2")
+    session(places, spec(search="mobster", schedule={"async_hyperband": {"eager": 13}}), "d2")
     with pytest.raises(SpecError, match=r'search: "random": differs from the experiment .* which has "mobster"'):
-        prepare(places, GIVEN["name"], spec(search="random", schedule={"async_hyperband": {"eager": 10}}), trials=None, code=None)
+        prepare(places, GIVEN["name"], spec(search="random", schedule={"async_hyperband": {"eager": 13}}), trials=None, code=None)
 
 
 def test_it_is_shown_with_its_reasons(places: Places) -> None:
@@ -193,6 +193,6 @@ def test_it_is_shown_with_its_reasons(places: Places) -> None:
     told = "search: mobster, schedule: async_hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
     assert told in text.summary(history, places, alive=False, now=0.0)
     view = summaries.show(history, alive=False, now=0.0)
-    assert (view["search"], view["schedule"]) == ("mobster", {"async_hyperband": {"eager": 10}})
+    assert (view["search"], view["schedule"]) == ("mobster", {"async_hyperband": {"eager": 13}})
     assert view["auto"] == {"search": "40 trials, 3 parameters", "schedule": "trials of at most 27 steps"}
     assert "(search `mobster`, schedule `async_hyperband`, auto)" in note(history, None, None, "")

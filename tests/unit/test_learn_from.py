@@ -158,3 +158,39 @@ def test_one_name_may_stand_alone_and_a_wrong_form_is_told() -> None:
     assert spec(learn_from="a").learn_from == ("a",)
     with pytest.raises(SpecError, match=r"learn_from.*write a list of names, or auto"):
         spec(learn_from=3)
+
+
+def test_what_broke_a_constraint_and_what_has_its_turn_are_not_tried_first() -> None:
+    of = spec(name="a", search="random", constraints=["size <= 0.5"])
+
+    def sized(config: Mapping[str, Any], step: int) -> Mapping[str, float]:
+        return {"loss": config["x"], "size": 1.0 - config["x"]}
+
+    history = simulate(of, FunctionObjective(function=sized, spec=of), workers=2).history
+    kept = learnt_from(history, spec(constraints=["size <= 0.5"], search="random"), "a", "learn_from")
+    assert min(one.config["x"] for one in kept) >= 0.5
+    gridded = spec(space={**LINE.to_json(), "g": {"grid": [1, 2]}})
+    assert first_configurations(gridded, others(("a", 0.2, 1.0))) == []
+
+
+def test_repeats_count_and_values_are_of_the_new_space() -> None:
+    assert len(first_configurations(spec(repeats=3), others(("a", 0.2, 1.0), ("b", 0.8, 1.0), ("c", 0.5, 1.0)))) <= 2
+    old = spec(name="a", search="random", space={"n": {"quniform": [1, 9, 1]}})
+    new = spec(space={"n": {"int": [1, 9]}})
+    history = simulate(old, FunctionObjective(function=lambda c, s: {"loss": c["n"]}, spec=old), workers=2).history
+    kept = learnt_from(history, new, "a", "learn_from")
+    (first, *_) = first_configurations(new, by_experiment(Created(t=0, id="i", spec={}, learnt=kept)))
+    assert isinstance(first["n"], int)
+
+
+def test_a_log_does_not_grow_by_curves_and_a_damaged_one_is_passed_over(places: Places) -> None:
+    (kept, *_) = learnt_from(searched("a", 0.3, max_steps=500, schedule="fifo", trials=4).history, spec(), "a", "learn_from")
+    assert len(kept.curve) < 20
+    assert kept.curve[-1][0] == 500
+    assert kept.curve[-1][1] == pytest.approx(kept.value)
+    (segment, *_) = places.store("b").list("log/")
+    places.store("b").delete([segment])
+    places.store("b").create(segment, b"no log\n")
+    assert origins(prepare(places, "new", spec(learn_from="auto"), trials=None, code=None).learnt) == {"a"}
+    with pytest.raises(SpecError, match="names one twice"):
+        spec(learn_from=["a", "a"])
