@@ -47,7 +47,7 @@ def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known
 
 
 def _looks(curve: Sequence[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
-    """The best value so far, at steps each half as far again as the one before, and at the last: a log must not grow by curves."""
+    """The best value so far, at steps each half as far again as the one before, and at the last: logs must not grow by curves."""
     found: list[tuple[int, float]] = []
     best, due = math.inf, 1.0
     for place, (step, value) in enumerate(curve):
