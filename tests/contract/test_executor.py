@@ -61,7 +61,7 @@ def spec_in(folder: Path) -> Spec:
     (folder / "work.py").write_text(WORK.replace("FOLDER", str(folder)))
     return Spec.parse({
         "name": "contract", "trainable": f"{folder}/work.py:train", "metric": "score", "mode": "max", "trials": 4,
-        "concurrency": 4, "max_steps": 3, "retries": {"error": 0}, "space": {"x": {"uniform": [0, 1]}},
+        "concurrency": 4, "max_steps": 3, "search": "random", "retries": {"error": 0}, "space": {"x": {"uniform": [0, 1]}},
         "resources": {"cpu": 0.5},
     })
 

@@ -193,6 +193,7 @@ def test_a_better_checkpoint_is_a_canary_first_and_takes_over_if_it_does_as_well
         server.said("the canary is trial 1, step 1, score 0.6 of kept, with 20 % for 2 s")
         server.said(r"refused trial 1, step 1, score 0.6: as a canary it failed (\d+) of \1 requests, the others 0 of \d+ requests")
         assert json.loads(server.get("/version")[1])["canary"] is None
+        load.until(load.count + 50)  # what was on its way to it has failed as well by then
         lost = len(load.failed)
         kept.best(0.7)
         server.said("the canary is trial 2, step 1, score 0.7 of kept")

@@ -184,6 +184,7 @@ def test_an_async_task_runs_here_and_awaits_what_it_sends_to_ray(client: SyncPre
 def test_hundreds_of_runs_wait_in_one_thread(client: SyncPrefectClient) -> None:
     gate = asyncio.Event()
     threads: list[int] = []
+    before = threading.active_count()  # of tests before it, in the same process
 
     @plain
     async def waits(x: int) -> int:
@@ -205,7 +206,7 @@ def test_hundreds_of_runs_wait_in_one_thread(client: SyncPrefectClient) -> None:
         return [future.task_run_id for future in futures]
 
     ids = many()
-    assert threads[0] < 40
+    assert threads[0] - before < 40
     assert {run.state_name for run in ended(client, *ids)} == {"Completed"}
 
 

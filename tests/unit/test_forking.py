@@ -149,7 +149,7 @@ def alive(number):
 killed.kill(), killed.wait(), other.kill(), other.wait()
 look = "from regrow.infra.machine import descendants; print(len(descendants._orphans(int(__import__('os').environ['RAY_RAYLET_PID'])))); descendants.end_orphans()"
 subprocess.run([sys.executable, "-c", look], env=marks, check=True)
-print(alive(orphan), alive(its), alive(foreign))
+print(alive(orphan), alive(its), alive(foreign), flush=True)
 for process in descendants._orphans(999999999):
     os.kill(process, 9)
 works.kill()
