@@ -184,7 +184,7 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
 def _learnt(places: Places, spec: Spec) -> list[Known]:
     """What is kept of the experiments that a new one learns from. Raises SpecError for a named one that has nothing to say."""
     if spec.learn_from == "auto":
-        return _whatever_fits(places, spec)
+        return _whatever_fits(places, spec) if spec.takes_first else []
     learnt: list[Known] = []
     for number, name in enumerate(spec.learn_from):
         key = f"learn_from.{number}"

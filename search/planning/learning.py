@@ -5,10 +5,9 @@ Values of another task do not compare with its own, so only ranks within each ex
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -17,13 +16,10 @@ from regrow.search.history import History
 from regrow.search.planning.results import as_result
 from regrow.search.planning.warm import known_from
 from regrow.search.samplers import Result
+from regrow.search.samplers.told import looks
 from regrow.search.space.domains import Grid, Int, Json
-from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart
-
-if TYPE_CHECKING:
-    from regrow.search.samplers.mobster import Mobster
 
 MOST_TRIALS: Final = 60
 """Of an experiment so many trials are kept, half of them the best."""
@@ -43,19 +39,12 @@ def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known
     told.sort(key=lambda one: (-_reached(one), spec.objective.sign * (one.value or 0.0)))
     others = told[MOST_TRIALS // 2 :]
     kept = told[: MOST_TRIALS // 2] + others[:: max(-(-len(others) * 2 // MOST_TRIALS), 1)]
-    return [structs.replace(one, curve=_looks(one.curve, spec.objective.sign)) for one in kept]
+    return [structs.replace(one, curve=_thinned(one.curve, spec.objective.sign)) for one in kept]
 
 
-def _looks(curve: Sequence[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
-    """The best value so far, at steps each half as far again as the one before, and at the last: logs must not grow by curves."""
-    found: list[tuple[int, float]] = []
-    best, due = math.inf, 1.0
-    for place, (step, value) in enumerate(curve):
-        best = min(best, sign * value)
-        if step >= due or place == len(curve) - 1:
-            found.append((step, sign * best))
-            due = max(due, step) * 1.5
-    return found
+def _thinned(curve: Sequence[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
+    """The best value so far at a few steps: a log must not grow by the curves of others."""
+    return [(step, sign * cost) for step, cost in looks(curve, sign)]
 
 
 def _reached(known: Known) -> int:
@@ -79,14 +68,16 @@ def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list
 
     if any(isinstance(p.domain, Grid) for p in spec.space.flat):
         return []  # each trial has its turn there
-    experts = [_expert(spec.setting, results) for results in others]
+    from regrow.search.samplers.mobster import Mobster
+
+    experts = [Mobster.told(spec.setting, results) for results in others]
     best = [result.config for results in others for result in results[:CANDIDATES]]
     candidates = [_own(spec, config) for config in best]
     points = [experts[0].point(config) for config in candidates]
     if not candidates or not all(points):
         return []
     scores = np.stack([expert.expected(np.array(points)) for expert in experts], axis=1)
-    reached, found = np.full(len(experts), scores.max()), []
+    reached, found = np.full(len(experts), scores.max() + 1.0), []
     for _ in range(min(MOST_FIRST, (spec.trials or 0) // spec.repeats // 4, len(candidates))):
         gains = np.maximum(reached - scores, 0.0).sum(axis=1)
         place = int(np.argmax(gains))
@@ -100,13 +91,4 @@ def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list
 def _own(spec: Spec, config: Mapping[str, Json]) -> dict[str, Any]:
     """A configuration in values of this space: what was a whole float elsewhere may be an integer here."""
     whole = {p.name for p in spec.space.flat if isinstance(p.domain, Int)}
-    return {name: int(float(str(value))) if name in whole else value for name, value in config.items()}
-
-
-def _expert(setting: Setting, results: Sequence[Result]) -> Mobster:
-    from regrow.search.samplers.mobster import Mobster
-
-    expert = Mobster(setting)
-    for result in results:
-        expert.tell(result)
-    return expert
+    return {name: round(value) if name in whole and isinstance(value, float) else value for name, value in config.items()}

@@ -33,6 +33,8 @@ _CHANGED: Final = 0.15
 """That of a choice."""
 _AGAIN: Final = 1e6
 """By so much less promises what was tried."""
+_SAME: Final = 9
+"""Points are the same if so many decimals are."""
 _FAR: Final = -6.0
 """Below, the improvement is taken from its asymptotic series."""
 
@@ -42,11 +44,11 @@ def largest_improvement(
 ) -> list[float]:
     """The point that promises the largest improvement below `least`. `good`: (n, d), near which it is looked for as well;
     `taken`: (m, d), which are not proposed again while there are others."""
-    known = {row.tobytes() for row in taken}
+    known = {row.tobytes() for row in np.round(taken, _SAME)}
 
     def promise(points: Floats) -> Floats:
         mean, spread = expected(points)
-        again = np.array([row.tobytes() in known for row in points])
+        again = np.array([row.tobytes() in known for row in np.round(points, _SAME)])
         return np.asarray(np.log(spread) + _log_improvement((least - mean) / spread) - _AGAIN * again)
 
     points = np.vstack([

@@ -12,6 +12,9 @@ EDGE = 2.0**-40
 """How near to 0 and 1 a point may come: `quantile` takes the open interval, and a normal parameter ends 7 sd from its
 mean."""
 
+MIDDLE = 0.5
+"""Where a model sees a parameter that is inactive."""
+
 
 def modelled(space: Space) -> list[Parameter]:
     """The parameters that have a dimension: all but constants, and those under `grid`, which take their turns."""

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from regrow.search.samplers.cube import inside
+from regrow.search.samplers.cube import MIDDLE, inside
 from regrow.search.space import Parameter, Space
 from regrow.search.space.domains import Constant, Domain, Int, Json
 
 Floats = npt.NDArray[np.float64]
-
-MIDDLE: Final = 0.5
-"""The coordinate of what is inactive."""
 
 
 class CubePoints:

@@ -67,11 +67,9 @@ class Hyperparameters:
     time: float
     noise: float
 
-    def vector(self) -> Floats:
-        return np.array([*self.lengths, self.variance, self.time, self.noise])
-
     @classmethod
     def of(cls, vector: Floats) -> Hyperparameters:
+        """From all of them in a row, in this order."""
         *lengths, variance, time, noise = vector.tolist()
         return cls(lengths=np.array(lengths), variance=variance, time=time, noise=noise)
 

@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.samplers.cube import inside, modelled, position
+from regrow.search.samplers.cube import MIDDLE, inside, modelled, position
 from regrow.search.samplers.grid import Cells
-from regrow.search.samplers.told import supersedes
+from regrow.search.samplers.told import looks, supersedes
 from regrow.search.space import Parameter
 from regrow.search.space.domains import Grid, Json
 from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
     from regrow.search.samplers.curve_process import Floats, Process
-    from regrow.search.samplers.mobster_model import Model
-
-Curve = Sequence[tuple[float, float]]
-"""(time, cost): the least cost until then; time 0 is the first step and 1 is `max_steps`, by its logarithm."""
-APART: Final = 3.0
-"""A curve is looked at where its step is this many times that of the look before, and at its end."""
-
+    from regrow.search.samplers.mobster_model import Curve, Model
 
 LEAST_ADVICE: Final = 4
 """Trials that another experiment must have, to be asked."""
@@ -73,14 +67,23 @@ class Mobster:
         """Of `expected`, once it was asked for."""
         self._others: list[Mobster] = []
 
+    @classmethod
+    def told(cls, setting: Setting, results: Iterable[Result]) -> Self:
+        """One that knows the results of a whole experiment."""
+        made = cls(setting)
+        for result in results:
+            made.tell(result)
+        return made
+
+    @property
+    def reported(self) -> int:
+        """How many trials it has a curve of, but for those that it watches."""
+        return len(self._curves)
+
     def advise(self, others: Sequence[Sequence[Result]]) -> None:
         """Has a process for each of the other experiments that have something to say."""
-        for results in others:
-            other = Mobster(self._setting)
-            for result in results:
-                other.tell(result)
-            if len(other._curves) >= LEAST_ADVICE:
-                self._others.append(other)
+        told = (Mobster.told(self._setting, results) for results in others)
+        self._others = [other for other in told if other.reported >= LEAST_ADVICE]
         if self._others:
             self._startup = min(self._startup, 2)
 
@@ -138,24 +141,18 @@ class Mobster:
             values = [(most, result.value)]
         if not values or (most == 1 and not ended):
             return ()
-        found: list[tuple[float, float]] = []
         within = [one for one in values if one[0] <= most] or values[:1]
-        cost, due, last = math.inf, 1.0, within[-1][0]
-        for step, value in within:
-            cost = min(cost, self._setting.sign * value)
-            if step >= due or step == last:
-                found.append((math.log(min(max(step, 1), most)) / math.log(most) if most > 1 else 1.0, cost))
-                while due <= step:
-                    due *= APART
-        if result.status == "done":
-            found[-1] = 1.0, cost  # the trainable returned early: no more will come
+        span = math.log(most) or 1.0
+        found = [(math.log(min(max(step, 1), most)) / span, cost) for step, cost in looks(within, self._setting.sign)]
+        if result.status == "done" or most == 1:
+            found[-1] = 1.0, found[-1][1]  # it may have returned early: no more will come
         return found
 
     def point(self, config: Mapping[str, Json]) -> list[float] | None:
         """Where a configuration lies; None if it does not fit the space."""
         active = set(self._setting.space.active(config))
         try:
-            return [position(p.domain, config[p.name]) if p.name in active else 0.5 for p in self._parameters]
+            return [position(p.domain, config[p.name]) if p.name in active else MIDDLE for p in self._parameters]
         except (KeyError, ValueError):
             return None
 

@@ -20,7 +20,7 @@ from regrow.search.space.domains import Choice
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 Curve = Sequence[tuple[float, float]]
-"""(time, cost), rising in time."""
+"""(time, cost): the least cost until then; time 0 is the first step and 1 is `max_steps`, by its logarithm."""
 
 MOST_SEEN: Final = 400
 """Observations that the process is given at most; its cost grows with their cube."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from regrow.search.samplers.base import Result
 
+APART: Final = 3
+"""A curve is looked at from steps 1, 3, 9, ... on, and at its end."""
 _RANK: Final = {"running": 0, "paused": 1, "failed": 2, "stopped": 3, "done": 4}
 
 
@@ -32,3 +35,17 @@ def ended_value(result: Result) -> float | None:
     if result.status == "stopped" and result.intermediate:
         value = max(result.intermediate)[1]
     return None if value is None or math.isnan(value) else float(value)
+
+
+def looks(curve: Iterable[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
+    """The least cost so far of a curve of values, rising in step: at the first step from each of 1, 3, 9, ... on, and last."""
+    found: list[tuple[int, float]] = []
+    cost, due, held = math.inf, 1, False
+    for step, value in curve:
+        if held:
+            found.pop()
+        cost, held = min(cost, sign * value), step < due
+        found.append((step, cost))
+        while due <= step:
+            due *= APART
+    return found

@@ -116,7 +116,7 @@ def _search(spec: Spec) -> int | None:
     cells = None if spec.own_sampler else samplers.size(spec.search, spec.setting)
     if spec.learn_from != "auto" and len({*spec.learn_from}) < len(spec.learn_from):
         raise SpecError("learn_from", list(spec.learn_from), "names one twice", "name each once")
-    if spec.learn_from and spec.learn_from != "auto" and (cells is not None or samplers.gives_budgets(spec.search)):
+    if spec.learn_from not in ((), "auto") and not spec.takes_first:
         problem = f"does not go with {chosen(spec.search)}, which says itself what is tried first"
         raise SpecError("learn_from", spec.learn_from, problem, "leave it out")
     for place, point in enumerate(spec.points):

@@ -305,6 +305,13 @@ class Spec(Part):
         return next((part for part in self.command if re.search(r"\.[A-Za-z]+$", part)), self.trainable)
 
     @property
+    def takes_first(self) -> bool:
+        """Whether its search may be given configurations to try first that nobody named: not one that tries each once anyway, or
+        in an order of its own."""
+        search = self.resolved.search
+        return self.own_sampler or (samplers.size(search, self.setting) is None and not samplers.gives_budgets(search))
+
+    @property
     def own_sampler(self) -> bool:
         """Whether the sampler is a user's own, given by its import path (or by that of an Optuna sampler)."""
         return _is_path(self.search) or chosen(self.search) == "optuna"

@@ -24,13 +24,12 @@ SCHEDULERS: dict[str, dict[str, Any]] = {name: {} for name in {*schedulers.NAMES
 }
 """All that are registered; with options where the default ones would decide nothing in so small an experiment."""
 VARIANTS = [*sorted(SCHEDULERS.items()), ("asha", {"type": "promotion", "reduction_factor": 2})]
-AT_NIGHT = {"optuna": ("fifo", "asha", "pbt"), "nsga3": ("fifo", "asha", "pbt"), "mobster": ("fifo", "async_hyperband")}
-"""Samplers that meet all but these schedulers by night: the first asks Optuna as tpe does, at 5 s a pair, the second is nsga2 but for whom
-it selects, the third fits its process hundreds of times."""
+AT_NIGHT = ("optuna", "nsga3")
+"""Samplers that meet most schedulers by night: the first asks Optuna as tpe does, at 5 s a pair, the other is nsga2 but for whom it selects."""
 PAIRS = [
     pytest.param(
         search, schedule, options, id=f"{search}-{schedule}{'-promotion' if 'type' in options else ''}",
-        marks=[pytest.mark.nightly] if schedule not in AT_NIGHT.get(search, (schedule,)) else [],
+        marks=[pytest.mark.nightly] if search in AT_NIGHT and schedule not in ("fifo", "asha", "pbt") else [],
     )
     for search in SAMPLERS for schedule, options in VARIANTS
     if (search != "gp" or schedule in ("fifo", "asha"))  # a proposal costs it 0.3 s

@@ -15,33 +15,11 @@ from scipy.stats import norm
 from regrow.search.errors import SpecError
 from regrow.search.samplers import Result, Sampler, make
 from regrow.search.samplers.bohb_model import Kde
-from regrow.search.space import Space
 from regrow.search.space.setting import Setting
+from tests.unit.mixed_space import LINE, MIXED, loss, setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of
 
-MIXED = Space.parse(
-    {
-        "lr": {"loguniform": [1e-6, 1]},
-        "layers": {"int": [1, 9]},
-        "kind": {"choice": ["a", "b", "c", "d"]},
-        "depth": {"int": [1, 8], "when": {"kind": ["a", "b"]}},
-        "width": {"uniform": [0, 1]},
-        "g": {"grid": [1, 2, 3]},
-    }
-)
-LINE = Space.parse({"x": {"uniform": [0, 1]}})
 GREEDY = {"bohb": {"random_fraction": 0.0}}
-
-
-def setting(space: Space = LINE, **changes: Any) -> Setting:
-    return Setting(space=space, modes=("min",), **changes)
-
-
-def loss(config: Mapping[str, Any]) -> float:
-    return float(
-        abs(math.log10(config["lr"]) + 3) + abs(config["layers"] - 4) + 3 * "dbca".index(config["kind"]) + abs(config["width"] - 0.5)
-        + abs(config.get("depth", 4) - 4)
-    )
 
 
 def kde(levels: list[int], **changes: Any) -> Kde:

@@ -194,3 +194,18 @@ def test_a_log_does_not_grow_by_curves_and_a_damaged_one_is_passed_over(places: 
     assert origins(prepare(places, "new", spec(learn_from="auto"), trials=None, code=None).learnt) == {"a"}
     with pytest.raises(SpecError, match="names one twice"):
         spec(learn_from=["a", "a"])
+
+
+@pytest.mark.parametrize("search", ["grid", "brute_force"])
+def test_auto_leaves_a_search_alone_that_tries_each_once(places: Places, search: str) -> None:
+    cells = {"x": {"choice": [0.25, 0.5]}}
+    put(places, searched("cells", 0.5, space=cells, trials=8))
+    found = prepare(places, "new", spec(learn_from="auto", search=search, space=cells, trials=2), trials=None, code=None)
+    assert found.learnt == []
+    assert origins(prepare(places, "new", spec(learn_from="auto", search="random", space=cells), trials=None, code=None).learnt) == {"cells"}
+
+
+def test_an_experiment_of_one_trial_teaches_what_it_can() -> None:
+    kept = learnt_from(searched("a", 0.3, trials=1).history, spec(), "a", "learn_from")
+    (first,) = first_configurations(spec(), by_experiment(Created(t=0, id="i", spec={}, learnt=kept)))
+    assert first == kept[0].config

@@ -20,36 +20,14 @@ from regrow.search.samplers.cube import modelled, position
 from regrow.search.samplers.cube_points import CubePoints
 from regrow.search.samplers.mobster_model import MOST_SEEN, Model, normal_scores
 from regrow.search.space import Space
-from regrow.search.space.setting import Setting
+from tests.unit.mixed_space import LINE, MIXED, loss, setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of
 
-MIXED = Space.parse(
-    {
-        "lr": {"loguniform": [1e-6, 1]},
-        "layers": {"int": [1, 9]},
-        "kind": {"choice": ["a", "b", "c", "d"]},
-        "depth": {"int": [1, 8], "when": {"kind": ["a", "b"]}},
-        "width": {"uniform": [0, 1]},
-        "g": {"grid": [1, 2, 3]},
-    }
-)
-LINE = Space.parse({"x": {"uniform": [0, 1]}})
 GREEDY = {"mobster": {"random_fraction": 0.0}}
-
-
-def setting(space: Space = LINE, **changes: Any) -> Setting:
-    return Setting(space=space, modes=("min",), **changes)
 
 
 def cube_of(space: Space) -> CubePoints:
     return CubePoints(space, modelled(space))
-
-
-def loss(config: Mapping[str, Any]) -> float:
-    return float(
-        abs(math.log10(config["lr"]) + 3) + abs(config["layers"] - 4) + 3 * "dbca".index(config["kind"]) + abs(config["width"] - 0.5)
-        + abs(config.get("depth", 4) - 4)
-    )
 
 
 def ended(number: int, x: float, *values: float, status: Any = "done") -> Result:
@@ -267,3 +245,13 @@ def test_a_longer_curve_than_this_experiment_has_ends_at_its_last_step() -> None
     sampler.tell(Result(number=-1, config={"x": 0.5}, status="done", value=0.1, intermediate=long))
     assert sampler._curves[-1][-1] == (1.0, pytest.approx(10 / 9))  # type: ignore[attr-defined]
     assert [time for time, _ in sampler._curves[-1]] == pytest.approx([0.0, 0.5, 1.0])  # type: ignore[attr-defined]
+
+
+def test_a_number_on_a_logarithmic_scale_is_not_proposed_twice_either() -> None:
+    sampler, seen = make(GREEDY, setting(Space.parse({"n": {"logint": [1, 8]}}))), []
+    for number in range(8):
+        seen.append(on_paper(sampler.ask(number, seed_of(number))).config["n"])
+        sampler.tell(Result(number=number, config={"n": seen[-1]}, status="done", value=abs(seen[-1] - 3.0)))
+    late = seen[4:]
+    assert len({*late}) == len(late)
+    assert not {*late} & {*seen[:4]}
