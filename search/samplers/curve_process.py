@@ -2,9 +2,9 @@
 
 The kernel over points of the unit cube is Matern's with 5/2 and a length for each dimension; over the logarithm of the step it is
 that of an Ornstein-Uhlenbeck process, so how much an early step says of the last one is learnt (MOBSTER, Klein et al., 2020,
-arXiv:2003.10865, section 4.1, has other kernels over the step). The mean of each step is a random walk, inferred with everything
-else: what got as far as a late step is a selection, and must not be taken for average. Hyperparameters are those of largest
-posterior density (Rasmussen and Williams, 2006, section 5.4.1, for the gradient).
+arXiv:2003.10865, section 4.1, has other kernels over the step). What got as far as a late step is a selection: as the process has
+its early steps, too, it is not taken for average. Hyperparameters are those of largest posterior density (Rasmussen and Williams,
+2006, section 5.4.1, for the gradient).
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 _JITTER: Final = 1e-6
 _LEVEL: Final = 4.0
-"""Prior variance of the mean at the last step, in units of the values, which are about as wide as a standard normal."""
-_DRIFT: Final = 2.0
-"""That by which the mean may change from the first step to the last."""
+"""Prior variance of the mean, in units of the values, which are about as wide as a standard normal."""
 _STEPS_OF_FIT: Final = 30
 _TRUST: Final = 1.0
 """Prior standard deviation of how much of what is said beforehand holds, which is expected to be all of it."""
@@ -85,9 +83,9 @@ def prior(dimensions: int) -> tuple[Floats, Floats]:
 def fit(seen: Observations) -> Hyperparameters:
     """The hyperparameters of largest posterior density, found from the prior's mean."""
     mean, spread = prior(seen.points.shape[1])
-    squares, gaps, walk = seen.apart(seen.points), _gaps(seen.times, seen.times), _walk(seen.times, seen.times)
+    squares, gaps = seen.apart(seen.points), _gaps(seen.times, seen.times)
     count, advice = len(seen.values), seen.advice(seen.points)
-    values, fixed = seen.values - _agreed(advice), walk + _weighing(advice, advice)
+    values, fixed = seen.values - _agreed(advice), _LEVEL + _weighing(advice, advice)
 
     def loss(vector: Floats) -> tuple[float, Floats]:
         h = Hyperparameters.of(vector)
@@ -121,11 +119,6 @@ def _gaps(one: Floats, other: Floats) -> Floats:
     return np.abs(np.subtract.outer(one, other))
 
 
-def _walk(one: Floats, other: Floats) -> Floats:
-    """The covariance of the mean at two times."""
-    return _LEVEL + _DRIFT * np.minimum.outer(1 - one, 1 - other)
-
-
 def _agreed(advice: Floats) -> Floats:
     """The mean of the advisers, 0 where there are none."""
     return np.asarray(advice.sum(axis=1) / max(advice.shape[1], 1))
@@ -151,7 +144,7 @@ class Process:
         h = self._h
         r = np.sqrt(5 * np.tensordot(np.exp(-2 * h.lengths), self._seen.apart(points), 1))
         kernel = (1 + r + r * r / 3) * np.exp(h.variance - r - _gaps(self._seen.times, times) * np.exp(-h.time))
-        return np.asarray(kernel + _walk(self._seen.times, times) + _weighing(self._advice, advice))
+        return np.asarray(kernel + _LEVEL + _weighing(self._advice, advice))
 
     def at_the_end(self, points: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation at the last step, without noise, of points (m, d)."""

@@ -41,6 +41,6 @@ def test_a_machine_that_ray_has_drained_ends(here: Node, tmp_path: Path) -> None
     assert len(raylets) == 1
     assert here.running() is not None
     raylets[0].send_signal(signal.SIGTERM)  # it drains and ends with 0, as when the autoscaler has it go
-    await_(ended.exists, "what the machine does at its end", seconds=60)
+    await_(ended.exists, "what the machine does at its end", seconds=120)
     await_(lambda: not here.left(), "end of the supervisor")
     assert here.running() is None
