@@ -156,7 +156,7 @@ class Node:
         _kill(f"{MARK}={self.name}")
 
     def _has_begun(self) -> bool:
-        """Whether Ray says that it runs: its raylet may be gone before it is looked for, and its command ends half a minute later."""
+        """Whether Ray says that it runs: its raylet may be gone before it is looked for, half a minute before its command."""
         return _BEGUN in self.log.read_text(errors="replace")
 
     def _has_raylet(self) -> bool:
