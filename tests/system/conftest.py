@@ -134,7 +134,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""After a SIGKILL of the driver these wait up to a minute for the dead cluster to take their last words (Ray 2.60)."""
+"""After a SIGKILL of the driver, or of the head, these wait up to a minute for the dead cluster to take their last words (Ray 2.60)."""
 
 
 def await_no_process(folder: Path, seconds: float = 20.0, *, ignoring: tuple[str, ...] = ()) -> list[str]:
