@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.search.events import Cause, Ended, Outcome, Place, Saved
-from regrow.tasks import checkpoints, output, process_pools
+from regrow.tasks import checkpoints, output, process_pools, temporary
 from regrow.tasks.checkpoint_writer import CheckpointWriter
 from regrow.tasks.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records, Reply
 from regrow.tasks.overdue import Overdue
@@ -72,7 +72,7 @@ def run_attempt(
     where one of these is lost: what was done by then is told, and nothing of an end.
     """
     group, place = group or Alone(), host.place()
-    scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
+    scratch = Path(tempfile.mkdtemp(prefix=f"{assignment.trial}-", dir=temporary.room()))
     writer = CheckpointWriter(store, trial=assignment.trial, attempt=assignment.attempt, others=group.others)
     # Closed after the last word: a notice that comes while the last checkpoint is on its way must not cut it short.
     with ExitStack() as listening:

@@ -27,7 +27,7 @@ from typing import Any
 
 from regrow.search.events import Cause
 from regrow.search.spec.command import ENV, arguments
-from regrow.tasks import supervisor
+from regrow.tasks import supervisor, temporary
 from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.messages import Job
 from regrow.tasks.reported import ReportFile, numbers, report_in
@@ -72,7 +72,7 @@ def run_command(job: Job, trial: Trial) -> None:
     """Runs the job's program as one attempt. Raises ReportError, CommandFailed, and TrialEnd where it was told to end."""
     if trial.complete:
         return
-    scratch = Path(tempfile.mkdtemp(prefix="regrow-command-"))
+    scratch = Path(tempfile.mkdtemp(prefix="command-", dir=temporary.room()))
     if len(os.fsencode(scratch)) > _LONGEST_ADDRESS:
         scratch.rmdir()
         scratch = Path(tempfile.mkdtemp(prefix="regrow-command-", dir="/tmp"))

@@ -15,6 +15,7 @@ from regrow.search.durations import in_words
 from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
+from regrow.tasks import temporary
 from regrow.tasks.disk import full, is_full
 from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.messages import Assignment, Job, Reason
@@ -262,7 +263,7 @@ class Trial:
         if save is not None:
             self._snapshot(save)
         else:  # of another rank: this one has nothing to add
-            self._writer.submit(Path(tempfile.mkdtemp(prefix="regrow-snapshot-")), self._step)
+            self._writer.submit(Path(tempfile.mkdtemp(prefix="snapshot-", dir=temporary.room())), self._step)
 
     @property
     def _asking(self) -> Suggestions:
@@ -354,7 +355,7 @@ class Trial:
         place = Path(tempfile.gettempdir())
         folder = None
         try:
-            folder = Path(tempfile.mkdtemp(prefix="regrow-snapshot-"))
+            folder = Path(tempfile.mkdtemp(prefix="snapshot-", dir=temporary.room()))
             save(folder)
         except BaseException as error:
             found = is_full(error, place)

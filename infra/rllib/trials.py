@@ -15,6 +15,7 @@ from regrow.infra.rllib.reading import frugal, in_the_trials_room
 from regrow.infra.rllib.runners import Absence
 from regrow.infra.rllib.settings import configured, of_the_environment, quiet, require, seeded
 from regrow.infra.rllib.users_code import called, configures
+from regrow.tasks import temporary
 from regrow.tasks.errors import UserError
 from regrow.tasks.messages import Job
 from regrow.tasks.trial import Trial
@@ -47,7 +48,9 @@ def _run(job: Job, configure: Callable[[dict[str, Any]], Any], with_buffer: bool
     require()
     with ExitStack() as stack:
         stack.enter_context(quiet())
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="regrow-rllib-", ignore_cleanup_errors=True))
+        scratch = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="rllib-", dir=temporary.room(), ignore_cleanup_errors=True)
+        )
         config = seeded(frugal(configure(trial.config)), trial.seed, trial.step)
         if config.is_offline:
             stack.enter_context(in_the_trials_room())

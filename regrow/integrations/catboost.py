@@ -9,6 +9,7 @@ from typing import Any
 
 from regrow.integrations import reports
 from regrow.integrations.installed import need
+from regrow.tasks import temporary
 from regrow.tasks.trial import NotSaved, Trial, TrialEnd
 
 need("catboost", "catboost")
@@ -30,7 +31,7 @@ class Report:
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:
         self._trial, self._metric, self._over = trial, metric, False
-        self._room = tempfile.TemporaryDirectory(prefix="regrow-catboost-", ignore_cleanup_errors=True)
+        self._room = tempfile.TemporaryDirectory(prefix="catboost-", dir=temporary.room(), ignore_cleanup_errors=True)
         self._snapshot = Path(self._room.name, SNAPSHOT)
         if (found := restored(trial)) is not None:
             shutil.copy(found, self._snapshot)  # CatBoost writes to it

@@ -177,11 +177,13 @@ class Following:
             manifest=found.manifest, folder=str(folder), config=config_of(self.history, found), since=time.time(),
             experiment=self.name,
         )
-        self.last = self.replicas.offer(chosen)
+        before_it, self.last = self.last, self.replicas.offer(chosen)
         if self.last is not None:
             self.refused.add(found.manifest)
             shutil.rmtree(folder, ignore_errors=True)
             trace = f"\n{self.last.trace.rstrip()}" if self.last.trace else ""
+            if trace and before_it is not None and (before_it.why, before_it.trace) == (self.last.why, self.last.trace):
+                trace = ", as the one before; the code is read anew when the server is started again"
             if not stop.is_set():
                 _LOG.error("refused %s: %s%s", told(chosen), self.last.why, trace)
                 self.standing.refuses(f"{self.name}: {told(chosen)}: {self.last.why}")

@@ -24,6 +24,7 @@ from regrow.serving.messages import Chosen, Setup
 from regrow.serving.metrics import INPUTS, SECONDS
 from regrow.serving.models import Model, Models
 from regrow.serving.users_class import Computing, example_of, found
+from regrow.tasks import temporary
 from regrow.tasks.checkpoints import restore
 from regrow.tasks.errors import RegrowError
 
@@ -37,8 +38,8 @@ class Answering:
         self._models, self._counted = Models(self._setup.share), CountedByRay()
         self._answers = answers(self._kind, self._models, self._counted, self._setup.experiment, self._setup.gate)
         # On this machine it goes away with the server, also where a replica is killed.
-        beside = None if code is None else Path(self._setup.metrics).parent
-        self._folders = Path(tempfile.mkdtemp(prefix="regrow-serve-", dir=beside))
+        beside = temporary.room() if code is None else Path(self._setup.metrics).parent
+        self._folders = Path(tempfile.mkdtemp(prefix="serve-", dir=beside))
         self._count = 0
         self._kept: dict[str, list[Path]] = {}
         """By role: the folders of what answers, and of what answered before, whose requests may be under way."""

@@ -19,6 +19,7 @@ from regrow.serving.messages import TOKEN, Setup
 from regrow.serving.mlflow_model import MODEL
 from regrow.serving.replicas import Replicas
 from regrow.serving.said import log_to_terminal
+from regrow.tasks import temporary
 from regrow.tasks.errors import UserError
 
 SHORTEST_TOKEN = 16
@@ -68,7 +69,7 @@ def answer(common: Setup, doors: Doors, count: int, choose: Choose) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     log = log_to_terminal()
-    scratch = Path(tempfile.mkdtemp(prefix="regrow-serve-"))
+    scratch = Path(tempfile.mkdtemp(prefix="serve-", dir=temporary.room()))
     counted = scratch / "metrics"
     counted.mkdir()
     replicas = Replicas(structs.replace(common, metrics=str(counted)), doors.sockets, count)

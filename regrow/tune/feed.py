@@ -22,6 +22,7 @@ from regrow.search.events import Began, Ended, Proposed, Reported, Saved, decode
 from regrow.search.history import History
 from regrow.search.planning.planner import seed_for
 from regrow.search.spec import Spec
+from regrow.tasks import temporary
 from regrow.tasks.ports import Store, Unavailable
 from regrow.tune.holes import fill
 
@@ -83,7 +84,7 @@ class Feed:
 
     def __init__(self, spec: Spec, found: Translation, callbacks: Sequence[Any], store: Store) -> None:
         self._spec, self._found, self._callbacks, self._store = spec, found, callbacks, store
-        self._folder = tempfile.TemporaryDirectory(prefix="regrow-tune-", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="tune-", dir=temporary.room(), ignore_cleanup_errors=True)
         self._follower = Follower(store)
         self._trials: dict[int, Any] = {}
         self._history = History(spec.name)

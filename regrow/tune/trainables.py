@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regrow.tasks import temporary
 from regrow.tasks.trial import NotSaved, Trial
 from regrow.tune.holes import fill
 from regrow.tune.session import ANONYMOUS, Reporting, Session
@@ -78,7 +79,7 @@ def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting) -> None:
 def _own_folder() -> Iterator[None]:
     """Within the block the working directory is an empty one: Tune's trials may write where they are. It is not kept."""
     before = os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="regrow-tune-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="tune-", dir=temporary.room(), ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
         try:
             yield

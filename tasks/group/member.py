@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from regrow.search.events import Row
-from regrow.tasks import checkpoints
+from regrow.tasks import checkpoints, temporary
 from regrow.tasks.attempt import PATIENCE_SECONDS
 from regrow.tasks.group.circle import BEAT_SECONDS
 from regrow.tasks.group.wire import (
@@ -262,7 +262,7 @@ def run_member(
     member.world = welcome.world
     put(welcome)
     with ExitStack() as closing:
-        scratch = Path(tempfile.mkdtemp(prefix=f"regrow-{assignment.trial}-"))
+        scratch = Path(tempfile.mkdtemp(prefix=f"{assignment.trial}-", dir=temporary.room()))
         closing.callback(shutil.rmtree, scratch, ignore_errors=True)
         parts = Parts(member, store, assignment)
         closing.callback(parts.close)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from regrow.tasks import temporary
+
 
 class Artifact:
     """Files under one name."""
@@ -38,7 +40,7 @@ class Artifact:
     @contextmanager
     def new_file(self, name: str, mode: str = "w", encoding: str | None = None) -> Iterator[IO[Any]]:
         """A file to write, which is added."""
-        path = Path(tempfile.mkdtemp(prefix="regrow-artifact-")) / Path(name).name
+        path = Path(tempfile.mkdtemp(prefix="artifact-", dir=temporary.room())) / Path(name).name
         with path.open(mode, encoding=encoding) as file:
             yield file
         self.files[name] = path

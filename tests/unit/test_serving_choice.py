@@ -195,6 +195,19 @@ def test_one_that_is_refused_is_not_tried_again_and_the_next_best_is(
     ]
 
 
+def test_a_class_that_refuses_one_after_the_other_in_the_same_way_shows_its_traceback_once(
+    kept: Kept, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.best(0.5)
+    broken = [kept.best(value).manifest for value in (0.9, 0.8)]
+    found = following(kept, tmp_path, Taking(*broken, trace="Traceback:\n  line 7"))
+    found.once(NEVER)
+    assert [one.getMessage().replace("\n", "|") for one in caplog.records] == [
+        "refused trial 1, step 1, score 0.9: broken|Traceback:|  line 7",
+        "refused trial 2, step 1, score 0.8: broken, as the one before; the code is read anew when the server is started again",
+    ]
+
+
 class Away(MemoryStore):
     """Another's store, whose checkpoints are out of reach for now."""
 
