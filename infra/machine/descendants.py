@@ -65,6 +65,11 @@ def end_orphans(environment: Mapping[str, str] = os.environ) -> None:
         _end(lambda: _orphans(int(raylet)))
 
 
+def descendants(top: int) -> list[int]:
+    """The living processes that descend from one; none where there is no /proc."""
+    return _below(top, _processes())
+
+
 def _orphans(raylet: int) -> list[int]:
     marks = {f"RAY_RAYLET_PID={raylet}".encode(), b"REGROW_TRIAL=1"}
     processes, found = _processes(), []

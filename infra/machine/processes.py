@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Guard:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
+        self._others: list[tuple[int, str]] = []
         self._guard: subprocess.Popen[bytes] | None = None
         if Path("/proc/self/environ").exists():
             self._guard = subprocess.Popen(
@@ -42,17 +44,25 @@ class Guard:
                 start_new_session=True,  # not hit by what ends this process (Ctrl-C, a closed terminal)
             )
 
+    def include(self, processes: Iterable[int]) -> None:
+        """Kill these as well: one that gives itself a title writes over its environment, and the mark may be gone."""
+        others = [(process, began) for process in processes if (began := _began(process)) is not None]
+        self._others += others
+        self._tell({"others": others})
+
     def then(self, command: list[str], *, unless_locked: Path, delay: float) -> None:
         """What to run, with this process's environment, after the killing, unless `delay` s later somebody has a lock."""
+        self._tell({"command": command, "lock": str(unless_locked), "delay": delay, "env": dict(os.environ), "cwd": os.getcwd()})
+
+    def _tell(self, what: dict[str, Any]) -> None:
         if self._guard is not None and self._guard.stdin is not None:
-            will = {"command": command, "lock": str(unless_locked), "delay": delay, "env": dict(os.environ), "cwd": os.getcwd()}
-            self._guard.stdin.write(json.dumps(will).encode() + b"\n")
+            self._guard.stdin.write(json.dumps(what).encode() + b"\n")
             self._guard.stdin.flush()
 
     def kill(self) -> None:
         """Kill at once what has the mark."""
         if self._guard is not None:
-            _kill(self._mark)
+            _kill(self._mark, self._others)
 
     def finish(self) -> None:
         """Kill at once what has the mark, and end the guard."""
@@ -91,15 +101,18 @@ def _watch(mark: str) -> None:
     # Where everybody is told to end (systemd, slurm), this one is there to see to it that the others do.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not ignored, which those that it starts would inherit
-    said = sys.stdin.buffer.read()
-    if said.endswith(b"finished"):
+    said = sys.stdin.buffer.read().splitlines()
+    if said and said[-1] == b"finished":
         return
+    told = [json.loads(line) for line in said]
+    others = [(process, began) for one in told for process, began in one.get("others", ())]
     deadline = time.monotonic() + GRACE_SECONDS
-    while marked(mark) and time.monotonic() < deadline:
+    while _left(mark, others) and time.monotonic() < deadline:
         time.sleep(0.1)
-    _kill(mark)
-    if said:
-        _carry_out(json.loads(said))
+    _kill(mark, others)
+    for one in told:
+        if "command" in one:
+            _carry_out(one)
 
 
 def _carry_out(will: dict[str, Any]) -> None:
@@ -114,8 +127,22 @@ def _carry_out(will: dict[str, Any]) -> None:
     subprocess.run(will["command"], env=will["env"], cwd=will["cwd"], stdin=null, stdout=null, stderr=null, check=False)
 
 
-def _kill(mark: str) -> None:
-    while left := marked(mark):  # again, as one may just have started another
+def _began(process: int) -> str | None:
+    """When it began, by the machine's clock: by number and this it is known for good. None if it has ended."""
+    try:
+        # The name, in parentheses, may hold anything.
+        state, *rest = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if state in "ZX" else rest[18]
+    except OSError:
+        return None
+
+
+def _left(mark: str, others: Sequence[tuple[int, str]]) -> list[int]:
+    return marked(mark) + [process for process, began in others if _began(process) == began]
+
+
+def _kill(mark: str, others: Sequence[tuple[int, str]]) -> None:
+    while left := _left(mark, others):  # again, as one may just have started another
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.processes import Guard
 from regrow.infra.machine.surroundings import short_tmp
 from regrow.infra.ray import private
@@ -141,6 +142,8 @@ def connect(
         with as_we_want(local=not target) as begun:
             ray.init(**options)
         vital = {} if target else {name: begun[name] for name in _VITAL}
+        if guard is not None:  # its agents have titles
+            guard.include(descendants(vital["raylet"].pid))
     except BaseException as error:
         if guard is not None:
             guard.finish()

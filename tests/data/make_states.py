@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.data import KINDS, SAID
-from tests.system.conftest import RAY_AGENTS, TRAIN, Desk, await_no_process, desk_in
+from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
 
 WAITS = """
 import json, os, signal, time
@@ -131,7 +131,7 @@ def killed(desk: Desk, name: str) -> None:
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+    assert await_no_process(desk.folder) == []
     assert desk.events(name)[-1]["event"] != "closed"
 
 

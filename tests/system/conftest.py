@@ -133,14 +133,10 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""After a SIGKILL of the driver, or of the head, these wait up to a minute for the dead cluster to take their last words (Ray 2.60)."""
-
-
-def await_no_process(folder: Path, seconds: float = 20.0, *, ignoring: tuple[str, ...] = ()) -> list[str]:
+def await_no_process(folder: Path, seconds: float = 20.0) -> list[str]:
     """Waits until nothing that was started from this folder runs any more; returns what still does."""
     deadline = time.monotonic() + seconds
-    while left := [line for line in processes_of(folder) if not line.startswith(ignoring)]:
+    while left := processes_of(folder):
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+from tests.system.conftest import Desk, await_no_process
 
 
 def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> None:
@@ -11,7 +11,7 @@ def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> N
     desk.await_events("chosen", "decided", 1, process)
     process.kill()
     said, _ = process.communicate()
-    assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+    assert await_no_process(desk.folder) == []
     told = "search: mobster, schedule: async_hyperband (auto: 6 trials, 2 parameters; trials of at most 9 steps)"
     assert said.count(told) == 1
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.system import twins
-from tests.system.conftest import RAY_AGENTS, Desk, await_no_process, desk_in
+from tests.system.conftest import Desk, await_no_process, desk_in
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "sklearn": {"digits_sklearn": {"alpha": 1e-4}},
@@ -150,4 +150,4 @@ def test_a_search_that_is_killed_and_fitted_again_finds_what_scikit_learn_finds(
     assert [point["step"] for point in desk.points("search")] == [1, 2, 3] * 5
     outcomes = [attempt["outcome"] for trial in desk.show("search")["trials"] for attempt in trial["attempts"]]
     assert (outcomes.count("done"), "lost" in outcomes) == (5, True)
-    assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+    assert await_no_process(desk.folder) == []

@@ -23,7 +23,7 @@ from regrow.tasks.manifests import blob_key, manifest_key
 from regrow.tasks.ports import Store
 from tests.contract.s3_proxy import Hold, Proxy, Where, proxied
 from tests.system import shares
-from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+from tests.system.conftest import Desk, await_no_process
 from tests.system.grouped import END, alive, event, events, ranks, scores, until, wait, write
 from tests.system.test_main_job import check_whole
 from tests.system.test_s3 import Cloud, cloud
@@ -171,7 +171,7 @@ def test_a_rank_that_is_lost_at_any_moment_of_a_checkpoint_costs_what_was_not_co
     event(sky, process, "cuts", "saved", attempt=len(CUTS) + 1, step=restored + 2)
     process.kill()
     process.communicate()
-    assert await_no_process(sky.folder, ignoring=RAY_AGENTS) == []
+    assert await_no_process(sky.folder) == []
     until(sky, END)
     sky.run("resume", "cuts")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+from tests.system.conftest import Desk, await_no_process
 
 
 def check_whole(desk: Desk, name: str, trials: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_a_driver_killed_at_any_moment_loses_nothing(desk: Desk, moments: list[t
         desk.await_events("spot", kind, count, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+        assert await_no_process(desk.folder) == []
     desk.run("resume", "spot")
     view = check_whole(desk, "spot", 20)
     for trial in view["trials"]:

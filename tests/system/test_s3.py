@@ -22,7 +22,7 @@ from regrow.infra.state.places import Places
 from regrow.search.events import encode
 from regrow.tasks.errors import RegrowError
 from tests.conftest import guarded_s3_server
-from tests.system.conftest import RAY_AGENTS, TRAIN, Desk, await_no_process
+from tests.system.conftest import TRAIN, Desk, await_no_process
 from tests.system.test_main_job import check_whole
 
 
@@ -77,7 +77,7 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
     process.kill()
     said, _ = process.communicate()
     assert "MLflow:" in said
-    assert await_no_process(sky.folder, ignoring=RAY_AGENTS) == []
+    assert await_no_process(sky.folder) == []
     shutil.rmtree(sky.services)
     seen = sky.events("spot")
 

@@ -17,7 +17,7 @@ from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
 from regrow.tasks import checkpoints
 from regrow.testing import decisions
-from tests.system.conftest import RAY_AGENTS, Desk, await_no_process
+from tests.system.conftest import Desk, await_no_process
 
 TRAIN = """
 import json, math, time
@@ -61,7 +61,7 @@ def test_a_killed_experiment_decides_what_an_uninterrupted_one_decides(
     desk.await_events("paused", "ended", 3, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+    assert await_no_process(desk.folder) == []
     assert len(decisions(wanted.events)) > sum(e["event"] in ("proposed", "decided", "retired") for e in desk.events("paused"))
 
     desk.run("resume", "paused")

@@ -12,7 +12,7 @@ import pytest
 
 from regrow.infra.stores.local import LocalStore
 from tests.system.answered import MODELS, Load, Server
-from tests.system.conftest import RAY_AGENTS, Desk, await_no_process, desk_in
+from tests.system.conftest import Desk, await_no_process, desk_in
 from tests.unit.kept import Kept
 
 
@@ -95,4 +95,4 @@ def test_after_the_loss_of_the_head_what_was_served_is_deployed_again(server: Se
 def test_it_ends_in_good_order_and_leaves_nothing(desk: Desk, server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(60) == 0
-    assert await_no_process(desk.folder, ignoring=RAY_AGENTS) == []
+    assert await_no_process(desk.folder) == []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import RAY_AGENTS, TRAIN, Desk, await_no_process
+from tests.system.conftest import TRAIN, Desk, await_no_process
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
@@ -146,7 +146,7 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
     assert re.search(r"^ +driver +\S+ +gone for", shown, re.MULTILINE)
     assert desk.show("seen")["cost"] == pytest.approx(desk.show("seen")["slot_hours"] * 3600.0, rel=1e-3)
     terminals.tmux("kill-server")
-    assert not await_no_process(desk.folder, ignoring=RAY_AGENTS)
+    assert not await_no_process(desk.folder)
 
 
 def test_events_are_all_that_is_on_standard_output_and_ctrl_c_ends_only_the_watching(desk: Desk, tmp_path: Path) -> None:

@@ -52,3 +52,31 @@ def runs(process: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
+
+
+INCLUDES = """
+import subprocess, sys, time
+from regrow.infra.machine.processes import Guard
+
+guard = Guard("REGROW_TEST=1")
+sleeps = [sys.executable, "-c", "import time; time.sleep(100)"]
+titled, another, ended = (subprocess.Popen(command, env={}, start_new_session=True) for command in (sleeps, sleeps, ["true"]))
+guard.include([titled.pid, ended.pid])
+ended.wait()
+guard.include([2**22 + 1])  # there is none
+print(titled.pid, another.pid, flush=True)
+time.sleep(100)
+"""
+
+
+def test_processes_that_have_lost_the_mark_are_killed_if_they_were_named_and_no_others() -> None:
+    with subprocess.Popen([sys.executable, "-c", INCLUDES], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        titled, another = (int(word) for word in driver.stdout.readline().split())
+        driver.kill()
+        deadline = time.monotonic() + 20
+        while runs(titled) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not runs(titled)
+        assert runs(another)
+        os.kill(another, signal.SIGKILL)
