@@ -3,6 +3,7 @@
     YAHPO=FOLDER python benchmarks/heldout.py                 # the twelve tasks to report; writes benchmarks/results/heldout.md
     YAHPO=FOLDER python benchmarks/heldout.py --tasks tuning  # the others, on which constants may be chosen
     python benchmarks/heldout.py --only tpe random --seeds 5 --out /tmp/heldout
+    python benchmarks/heldout.py --seeds 30 --known benchmarks/results/runs.json  # of which a part is there already
 
 After Ctrl-C it writes what it has of the seeds that are complete.
 
@@ -32,6 +33,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--trainings", type=float, default=30, help="the budget of worker time, in mean full trainings")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--known", type=Path, help="runs of the same budget that need not be made again")
     parser.add_argument("--only", nargs="+", help="methods whose name contains one of these")
     parser.add_argument("--tasks", choices=("reporting", "tuning"), default="reporting", help="which tasks")
     parser.add_argument("--out", type=Path, default=HERE / "results")
@@ -209,16 +212,25 @@ def main() -> None:
     tasks = yahpo.tasks(reporting=True) if options.tasks == "reporting" else [*TASKS, "quadratic", *yahpo.tasks(reporting=False)]
     if not tasks:
         parser.error("the tasks to report need YAHPO's surrogates: YAHPO=FOLDER (see benchmarks/yahpo.py)")
-    jobs = [(method, task, seed, options.trainings) for seed in range(options.seeds) for method in methods for task in tasks]
-    runs: list[Run] = []
+    known = [] if options.known is None else [Run(**one) for one in json.loads(options.known.read_text())]
+    runs = [one for one in known if one.method in methods and one.task in tasks and one.seed < options.seeds]
+    there = {(one.method, one.task, one.seed) for one in runs}
+    jobs = [
+        (method, task, seed, options.trainings) for seed in range(options.seeds) for method in methods for task in tasks
+        if (method, task, seed) not in there
+    ]
+    made = 0
     try:
         with multiprocessing.get_context("spawn").Pool(options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
             for done in pool.imap(run, jobs, chunksize=2):
                 runs.append(done)
-                if len(runs) % (len(methods) * len(tasks)) == 0:
+                made += 1
+                if made % (len(methods) * len(tasks)) == 0:
                     print(f"seed {done.seed + 1} of {options.seeds}, {time.perf_counter() - start:.0f} s", file=sys.stderr)
     except KeyboardInterrupt:
-        options.seeds = len(runs) // (len(methods) * len(tasks))
+        there = {(one.method, one.task, one.seed) for one in runs}
+        whole = ({(method, task, seed) for method in methods for task in tasks} <= there for seed in range(options.seeds))
+        options.seeds = sum(takewhile(bool, whole))
         runs = [each for each in runs if each.seed < options.seeds]
         if options.seeds < 2:
             raise
