@@ -25,6 +25,7 @@ def alive(cluster: RayCluster) -> int:
     return int(re.findall(r"nodes (\d+)", done.stdout)[0])  # Ray may have something to say as well
 
 
+@pytest.mark.nightly
 def test_a_search_makes_its_cluster_grow_and_leaves_nothing_of_it(desk: Desk, cluster: RayCluster) -> None:
     start_head(cluster, idle_minutes=0.05, spot=1)
     file = desk.write("scales", trials=4, max_steps=3, concurrency=2)

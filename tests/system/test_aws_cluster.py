@@ -149,6 +149,7 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     check_nothing_left(cloud)
 
 
+@pytest.mark.nightly
 def test_where_no_spot_machine_can_be_had_trials_go_on_demand_after_a_while(away: Away) -> None:
     cloud = away.cloud
     away.describe(workers=[

@@ -62,8 +62,9 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
 AT_NIGHT = {
     f"docs/how-to/{name}.md"
     for name in (
-        "automations", "coming-from-optuna", "export", "housekeeping", "mlflow", "nested-tasks", "pbt", "processes", "s3", "schedules", "scripts",
-        "serve-station", "servers", "station", "watch",
+        "automations", "coming-from-optuna", "coming-from-ray-tune", "coming-from-wandb", "export", "failing-trial", "frameworks",
+        "housekeeping", "mlflow", "nested-tasks", "pbt", "processes", "s3", "schedules", "scripts", "serve", "serve-station", "servers",
+        "station", "task-runner", "watch",
     )
 }
 """Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and two that go on from such a page."""

@@ -116,7 +116,10 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     ("name", "points", "actors", "exact"),
     [
         # The server and four workers. In which order gradients come is for the machine to say in the asynchronous one.
-        ("parameter_server", [SYNCHRONOUS, ASYNCHRONOUS], ("ray::ParameterServer", *["ray::Worker"] * 4), [True, False]),
+        pytest.param(
+            "parameter_server", [SYNCHRONOUS, ASYNCHRONOUS], ("ray::ParameterServer", *["ray::Worker"] * 4), [True, False],
+            marks=pytest.mark.nightly,
+        ),
         pytest.param("evolution_strategies", [GENERATIONS], (), [True], marks=pytest.mark.nightly),
         pytest.param("a3c", [ROLLOUTS], ("ray::Runner",) * 4, [False], marks=pytest.mark.nightly),
         ("cross_validation", [FOLDS], (), [True]),

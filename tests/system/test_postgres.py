@@ -143,6 +143,7 @@ def users_environment(servers: Compose) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 def test_the_main_job_on_postgres_is_whole_in_mlflow_prefect_and_the_bucket(desk: Desk, servers: Compose) -> None:
     environment = users_environment(servers)
     file = desk.write("main", trials=4, max_steps=3)

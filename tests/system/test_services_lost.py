@@ -220,6 +220,7 @@ POINTS = "select count(*), count(distinct run_uuid || '/' || step) from metrics 
 STATUSES = "select name, status from runs order by name"
 
 
+@pytest.mark.nightly
 def test_an_mlflow_server_that_was_away_catches_up_and_nothing_is_doubled(desk: Desk, tmp_path: Path) -> None:
     file = desk.write("mute", trials=3, seconds=0.3, max_steps=30)
     database = tmp_path / "own" / "mlflow.db"

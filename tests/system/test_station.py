@@ -188,6 +188,7 @@ def test_mistakes_are_told_as_without_a_station(desk: Desk) -> None:
     assert "there is no experiment" in desk.run("resume", "nobody", expect=2).stderr
 
 
+@pytest.mark.nightly
 def test_what_mlflow_could_not_be_told_at_the_end_it_is_told_later(desk: Desk) -> None:
     desk.run("run", desk.write("owed", trials=1))
     root = Places.at(str(desk.folder / ".regrow"))
@@ -273,6 +274,7 @@ def test_cancel_in_the_page_stops_and_retry_goes_on(desk: Desk) -> None:
     wait_for(lambda: flow_run(desk, "clicked")["state"]["type"] == "COMPLETED", "Prefect was not told")
 
 
+@pytest.mark.nightly
 def test_retry_tries_failed_trials_of_a_mended_trainable_again(desk: Desk) -> None:
     broken = "def train(trial):\n    raise ValueError('not yet')\n"
     file = desk.write("mended", train=broken, trials=1, max_steps=2)
@@ -300,6 +302,7 @@ def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(desk: Desk, k
     desk.run("run", desk.write(f"after-{killed[0]}", trials=1))
 
 
+@pytest.mark.nightly
 def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
     running = desk.start("run", desk.write("paused", train=BRISK, max_steps=30, trials=2))
     desk.await_events("paused", "saved", 2, running)
@@ -313,6 +316,7 @@ def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
     assert {point["attempt"] for point in desk.points("paused")} == {1, 2}
 
 
+@pytest.mark.nightly
 def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk: Desk) -> None:
     port, root = free_port(), desk.folder / ".regrow"
 

@@ -154,6 +154,7 @@ def test_retry_of_a_scheduled_run_whose_trainable_was_mended(desk: Desk, browser
     assert desk.show(name)["counts"]["done"] == 1
 
 
+@pytest.mark.nightly
 def test_cancel_ends_a_run_with_a_checkpoint_and_retry_goes_on(desk: Desk, browser_page: Page) -> None:
     running = desk.start("run", desk.write("cancelled", **SLOW))
     desk.await_events("cancelled", "saved", 2, running)
