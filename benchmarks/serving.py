@@ -90,6 +90,7 @@ class Digits:
         return {"digit": best, "probability": float(probabilities[best])}
 
 
+ray.init("local")  # not a cluster that somebody left on this machine
 serve.start(http_options={"port": int(sys.argv[1])})
 serve.run(Digits.bind(sys.argv[2]))
 time.sleep(1e6)
