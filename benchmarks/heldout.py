@@ -194,6 +194,12 @@ def report(runs: Sequence[Run], about: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(folder: Path, runs: Sequence[Run]) -> None:
+    """What `--known` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs.json").write_text(json.dumps([asdict(run) for run in runs]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
@@ -227,6 +233,7 @@ def main() -> None:
                 made += 1
                 if made % (len(methods) * len(tasks)) == 0:
                     print(f"seed {done.seed + 1} of {options.seeds}, {time.perf_counter() - start:.0f} s", file=sys.stderr)
+                    write(options.out, runs)
     except KeyboardInterrupt:
         there = {(one.method, one.task, one.seed) for one in runs}
         whole = ({(method, task, seed) for method in methods for task in tasks} <= there for seed in range(options.seeds))
@@ -240,8 +247,7 @@ def main() -> None:
         "task, at the end."
     )
     text = report(runs, about)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "runs.json").write_text(json.dumps([asdict(run) for run in runs]))
+    write(options.out, runs)
     (options.out / "heldout.md").write_text(text)
     print(text)
     print(f"{len(runs)} searches in {time.perf_counter() - start:.0f} s")
