@@ -42,6 +42,13 @@ def read(places: Places, name: str) -> Served | None:
     return None
 
 
+def written_at(places: Places, name: str) -> int:
+    """When it was written last, in ns; 0 where there is none."""
+    with suppress(OSError):
+        return _place(places, name).stat().st_mtime_ns
+    return 0
+
+
 def write(places: Places, served: Served) -> None:
     """Has it be served."""
     for file in (_place(places, served.name), standing(places, served.name)):

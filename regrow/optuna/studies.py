@@ -40,7 +40,11 @@ def create_study(
     history = _history(places, name)
     if history is not None and not load_if_exists:
         raise DuplicatedStudyError(f"there is a study {name!r} in {places.root}; load_if_exists=True goes on with it")
-    study = Study(name, places, Mirror(name, plain.directions), plain.sampler, plain.pruner)
+    found = plain.directions if history is None else _directions(history)
+    if (direction or directions) and plain.directions != found:
+        kept = ", ".join(one.name.lower() for one in found)
+        _LOG.warning("the study '%s' is there with %s, which stays, as in Optuna; what was given is not used", name, kept)
+    study = Study(name, places, Mirror(name, found), plain.sampler, plain.pruner)
     if history is not None:
         _LOG.info("Using an existing study with name '%s' instead of creating a new one.", name)
         study.take(history)
@@ -57,8 +61,7 @@ def load_study(
     history = _history(places, name)
     if history is None:
         raise KeyError(f"there is no study {name!r} in {places.root}")
-    directions = [StudyDirection.MINIMIZE if m.mode == "min" else StudyDirection.MAXIMIZE for m in history.spec.metrics]
-    study = Study(name, places, Mirror(name, directions), sampler, pruner)
+    study = Study(name, places, Mirror(name, _directions(history)), sampler, pruner)
     study.take(history, wanted=history.total, queue=history.spec.enqueue)
     return study
 
@@ -78,6 +81,10 @@ def get_all_study_names(storage: Any = None) -> list[str]:
     """Those of the state root."""
     _not_used(storage)
     return Places.at(None).experiments()
+
+
+def _directions(history: History) -> list[StudyDirection]:
+    return [StudyDirection.MINIMIZE if one.mode == "min" else StudyDirection.MAXIMIZE for one in history.spec.metrics]
 
 
 def _not_used(storage: Any) -> None:

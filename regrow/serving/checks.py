@@ -5,6 +5,9 @@ What its form tells is in `search/spec/serve.py`; the rest is told by whoever se
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 from regrow.infra.log.reading import stream_events
 from regrow.infra.machine.addresses import beyond
 from regrow.infra.state.places import Places
@@ -16,7 +19,7 @@ from regrow.search.spec import Spec
 from regrow.serving.gate import Passing
 from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.traces import in_a_line, user_trace
-from regrow.tasks.trainable import glance, locate
+from regrow.tasks.trainable import glance, locate, parsed
 
 
 def check(spec: Spec, places: Places) -> list[str]:
@@ -37,11 +40,36 @@ def _model(path: str, folder: str | None) -> None:
     try:
         if (file := locate(path, folder)) is not None:
             glance(file, path)
+            _glance_at_class(file, path)
     except SpecError as error:
         raise SpecError("serve.model", path, error.problem, error.hint.replace("file.py:function", "FILE.py:CLASS")) from None
     except (SyntaxError, ValueError) as error:  # a file that is no text
         told = SpecError("serve.model", path, f"cannot be imported: {in_a_line(error)}")
         raise UserCodeError(str(told), user_trace(error)) from error
+
+
+def _glance_at_class(file: Path, path: str) -> None:
+    """What its source tells for certain of a class that it defines at its top, without running it."""
+    name = path.partition(":")[2]
+    _, tree = parsed(file)
+    found = [one for one in tree.body if getattr(one, "name", None) == name]
+    if len(found) != 1:  # imported, assigned, or defined under conditions
+        return
+    (one,) = found
+    if not isinstance(one, ast.ClassDef) or not one.bases:
+        raise SpecError("serve.model", path, "is no subclass of rg.Served", f"write `class {name}(rg.Served):`")
+    if [ast.unparse(base).rpartition(".")[2] for base in one.bases] != ["Served"] or one.keywords or one.decorator_list:
+        return  # others may bring what it lacks
+    there = {node.name for node in one.body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    there |= {node.id for node in ast.walk(one) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    there |= {alias.asname or alias.name for node in one.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    if missing := [member for member in ("Input", "load", "predict") if member not in there]:
+        forms = {
+            "Input": "class Input(pydantic.BaseModel)", "load": "def load(self, folder, config)",
+            "predict": "def predict(self, inputs)",
+        }
+        hint = f"write `{'`, `'.join(forms[member] for member in missing)}` in it"
+        raise SpecError("serve.model", path, f"has no {' and no '.join(missing)}", hint)
 
 
 def _gate(gate: Gate, spec: Spec, places: Places) -> list[str]:

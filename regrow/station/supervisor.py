@@ -56,6 +56,8 @@ class Running:
     due: float = 0.0
     """Monotonic seconds before which it is not started again."""
     patience: float = PATIENCE_SECONDS[0]
+    asked: int = 0
+    """When what a server is to serve was written last, 0 before it was looked at."""
     steady: bool = field(default=False)
     """Whether it was ready since its start."""
 
@@ -185,10 +187,16 @@ class Supervisor:
         there = {running.part.name for running in self._running}
         self._running += [Running(part, self._folder) for name, part in wanted.items() if name not in there]
         for running in [one for one in self._running if one.part.name.startswith(SERVER)]:
+            name = running.part.name.removeprefix(SERVER)
             if running.part.name not in wanted and not running.alive:
                 self._running.remove(running)
-                served.standing(self._places, running.part.name.removeprefix(SERVER)).unlink(missing_ok=True)
+                served.standing(self._places, name).unlink(missing_ok=True)
                 running.lock.unlink(missing_ok=True)
+            elif (written := served.written_at(self._places, name)) != running.asked:
+                if running.asked and not running.alive:  # what was in its way may be mended
+                    served.standing(self._places, name).unlink(missing_ok=True)
+                    running.due, running.patience = 0.0, PATIENCE_SECONDS[0]
+                running.asked = written
 
     def _see_to(self, running: Running) -> None:
         if running.alive:

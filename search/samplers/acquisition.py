@@ -40,16 +40,19 @@ _FAR: Final = -6.0
 
 
 def largest_improvement(
-    expected: Expected, least: float, good: Floats, taken: Floats, cube: CubePoints, rng: np.random.Generator
+    expected: Expected, least: float, good: Floats, taken: Floats, cube: CubePoints, rng: np.random.Generator,
+    log_success: Callable[[Floats], Floats] | None = None,
 ) -> list[float]:
     """The point that promises the largest improvement below `least`. `good`: (n, d), near which it is looked for as well;
-    `taken`: (m, d), which are not proposed again while there are others."""
+    `taken`: (m, d), which are not proposed again while there are others; `log_success`: the logarithm of the probability that
+    anything comes of a point, None: of each."""
     known = {row.tobytes() for row in np.round(taken, _SAME)}
 
     def promise(points: Floats) -> Floats:
         mean, spread = expected(points)
         again = np.array([row.tobytes() in known for row in np.round(points, _SAME)])
-        return np.asarray(np.log(spread) + _log_improvement((least - mean) / spread) - _AGAIN * again)
+        improvement = np.log(spread) + _log_improvement((least - mean) / spread) - _AGAIN * again
+        return np.asarray(improvement if log_success is None else improvement + log_success(points))
 
     points = np.vstack([
         cube.settled(rng.random((_ANYWHERE, len(cube.domains)))),

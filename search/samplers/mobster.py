@@ -36,8 +36,9 @@ class Mobster:
     the proposals after that, a random configuration. Otherwise the point of the largest expected improvement at `max_steps`, over
     the best trial as the process expects it there; running trials count as if they ended as it expects. It goes with every
     scheduler, and learns from trials that still run. Without `max_steps` a trial is one value. Results of earlier experiments
-    count like others where they fit the space; parameters under `grid` are not modelled; failed trials teach nothing. A proposal
-    costs 10 ms, at 1,000 curves 40 ms.
+    count like others where they fit the space; parameters under `grid` are not modelled. Values of failed
+    trials count for nothing, but around them less is expected, if they have anything in common (`outcomes.py`). A proposal costs
+    10 ms, at 1,000 curves 40 ms.
 
     Of experiments on other tasks (`learn_from`) each has a process of its own. What these expect at the end there, in scores by
     rank, is the mean to begin with, and how much each of them is worth is inferred (an ensemble as that of Feurer, Letham and
@@ -99,7 +100,8 @@ class Mobster:
         drawn: list[float] = []
         enough = len(curves) >= self._startup and len(self._parameters) > 0
         if enough and uniform_draw(seed, "mobster: a random configuration") >= self._random:
-            drawn = self._modelling().propose(self._points, curves, self._pending(), seed % 2**32)
+            failed = {number for number in self._points if self._results[number].status == "failed"}
+            drawn = self._modelling().propose(self._points, curves, self._pending(), failed, seed % 2**32)
         by_name = dict(zip((p.name for p in self._parameters), drawn, strict=False))
 
         def draw(p: Parameter) -> Json:

@@ -6,6 +6,7 @@ Points are of the unit cube; the less a cost the better.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy.special import ndtri
 from regrow.search.samplers.acquisition import largest_improvement
 from regrow.search.samplers.cube_points import CubePoints
 from regrow.search.samplers.curve_process import Beforehand, Hyperparameters, Observations, Process, fit
+from regrow.search.samplers.outcomes import Outcomes
 from regrow.search.space.domains import Choice
 
 Floats = npt.NDArray[np.float64]
@@ -40,12 +42,14 @@ class Model:
         self._choice = np.array([isinstance(domain, Choice) for domain in cube.domains])
         self._startup = startup
         self._fitted: tuple[bytes, Hyperparameters] | None = None
+        self._outcomes = Outcomes(self._choice)
 
     def propose(
-        self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve], pending: Iterable[int], seed: int
+        self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve], pending: Iterable[int],
+        failed: AbstractSet[int], seed: int,
     ) -> list[float]:
         """The point of the largest expected improvement at the last step. `points` and `curves` by trial; `pending`: those that
-        run."""
+        run; `failed`: those that did, around which there is less to be expected."""
         process = self.process(points, curves)
         known = np.array([points[number] for number in sorted(curves)])
         expected, _ = process.at_the_end(known)
@@ -53,9 +57,12 @@ class Model:
         running = [points[number] for number in sorted(pending)]
         if running:
             process = process.believing(np.array(running))
-        taken = np.array([*known.tolist(), *running])
+        taken = np.array([*known.tolist(), *running, *(points[number] for number in sorted(failed))])
+        success = None
+        if failed:
+            success = self._outcomes.log_success(points, failed, curves.keys())
         rng = np.random.default_rng(seed)
-        return largest_improvement(process.at_the_end, float(expected.min()), leaders, taken, self._cube, rng)
+        return largest_improvement(process.at_the_end, float(expected.min()), leaders, taken, self._cube, rng, success)
 
     def process(self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve]) -> Process:
         """The process given curves, in normal scores of their costs."""

@@ -16,13 +16,13 @@ sys.path.append(str(Path(__file__).parents[3]))
 from regrow.tasks.wandb.artifacts import Artifact, Media, Plots, Table
 from regrow.tasks.wandb.config import Config
 from regrow.tasks.wandb.run import Run, swept
-from regrow.tasks.wandb.said import WAY_OUT, say
+from regrow.tasks.wandb.said import WAY_OUT, Error, say
 
 sys.path.pop()
 
 __all__ = [
     "AlertLevel", "Artifact", "Audio", "Error", "Graph", "Histogram", "Html", "Image", "Molecule", "Object3D", "Plotly", "Run",
-    "Settings", "Table", "Video", "config", "finish", "init", "login", "plot", "run", "setup", "teardown",
+    "Settings", "Table", "Video", "config", "finish", "init", "login", "plot", "setup", "teardown",
 ]
 __path__: list[str] = []
 """It has no modules below it; `_Absent` says so."""
@@ -30,17 +30,12 @@ __version__ = "0.31.0+regrow"
 """The release of W&B's whose calls these are."""
 
 config = Config(swept())
-run: Run | None = None
-"""Of this process, from `init` to `finish`."""
 _begun: Run | None = None
+"""Of this process; `wandb.run` from `init` to `finish`, and None without."""
 _process = 0
 """In which it began."""
 plot = Plots()
-Image = Video = Audio = Html = Histogram = Object3D = Molecule = Plotly = Graph = Media
-
-
-class Error(Exception):
-    """What is wrong with how `wandb` is called."""
+plot_table = Image = Video = Audio = Html = Histogram = Object3D = Molecule = Plotly = Graph = Media
 
 
 class Settings:
@@ -61,25 +56,23 @@ def init(
     notes: Any = None, tags: Any = None, config: Any = None, **settings: Any,
 ) -> Run:
     """The run of this trial, with `config` as defaults below the sweep's values. Once more in a process it is the same one."""
-    global run, _begun, _process  # noqa: PLW0603 - wandb.run is a variable of the module
+    global _begun, _process
     ours: Config = globals()["config"]
     ours.update(config or {})
     if _begun is None or _process != os.getpid():  # a forked child is another process of the trial
         _begun, _process = Run(ours, {**settings, "name": name, "notes": notes, "tags": tags}), os.getpid()
         atexit.register(_begun.finish)
         globals()["summary"] = _begun.summary
-    elif run is None:
+    elif _begun.over:
         say("init: a trial is one run; what is logged after the first one's end are further steps of it")
-    run = _begun
-    return run
+        _begun.begin_again({**settings, "name": name, "notes": notes, "tags": tags})
+    return _begun
 
 
 def finish(*_: Any, **__: Any) -> None:
     """Reports what is left, and ends the run."""
-    global run  # noqa: PLW0603 - as above
-    if run is not None:
-        run.finish()
-        run = None
+    if _begun is not None:
+        _begun.finish()
 
 
 join = finish
@@ -116,6 +109,9 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> Any:
     """What belongs to the run; and for what is not here, why. Raises Error before `init`, else AttributeError."""
+    run = None if _begun is None or _begun.over else _begun
+    if name == "run":
+        return run
     if name in _OF_RUN:
         if run is None:
             raise Error(f"You must call wandb.init() before wandb.{name}()")

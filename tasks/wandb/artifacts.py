@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regrow.tasks import temporary
+from regrow.tasks.wandb.said import WAY_OUT, say
 
 
 class Artifact:
@@ -45,6 +46,13 @@ class Artifact:
             yield file
         self.files[name] = path
 
+    def add_reference(self, uri: Any, *_: Any, **__: Any) -> None:
+        """Nothing: what is elsewhere stays there."""
+        say(f"Artifact.add_reference: {uri} is not kept")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"an Artifact has no {name} in regrow's stand-in for wandb; {WAY_OUT}")
+
     def wait(self, *_: Any, **__: Any) -> Artifact:
         """It is there."""
         return self
@@ -69,6 +77,16 @@ class Table(Media):
     def add_data(self, *row: Any) -> None:
         """Adds a row."""
         self.data.append(list(row))
+
+    def get_column(self, name: Any, convert_to: Any = None) -> Any:
+        """The values of a column, as a list or, with "numpy", an array."""
+        place = self.columns.index(name)
+        values = [row[place] for row in self.data]
+        if convert_to == "numpy":
+            import numpy as np
+
+            return np.array(values)
+        return values
 
     def add_column(self, name: Any, data: Any, *_: Any, **__: Any) -> None:
         """Adds a column."""

@@ -33,6 +33,10 @@ class Rows:
     _before: dict[str, float] = field(default_factory=dict)
     """Of rows that had no metric."""
 
+    def begin_again(self) -> None:
+        """Steps of W&B's count from 0 again: what follows are further rows."""
+        self.step = 0
+
     def log(self, numbers: Mapping[str, float], step: int | None, commit: bool | None) -> None:
         """Takes numbers in; a row ends when it is committed or, by default where steps are given, when the next one begins."""
         if step is not None and step < self.step:

@@ -9,6 +9,7 @@ import json
 import operator
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
@@ -17,7 +18,7 @@ from regrow.tasks.script import report
 from regrow.tasks.wandb.artifacts import Artifact
 from regrow.tasks.wandb.config import Config
 from regrow.tasks.wandb.rows import Rows
-from regrow.tasks.wandb.said import WAY_OUT, say
+from regrow.tasks.wandb.said import WAY_OUT, Error, say
 from regrow.tasks.wandb.saved import Saved, stored_as
 from regrow.tasks.wandb.values import plain
 
@@ -67,9 +68,8 @@ class Run:
     def __init__(self, config: Config, settings: Mapping[str, Any]) -> None:
         self.sweep_id = self.project = os.environ["REGROW_NAME"]
         self.id = f"{self.project}-{os.environ['REGROW_TRIAL']}"
-        self.name: str = settings.get("name") or self.id
-        self.group, self.job_type, self.notes = settings.get("group"), settings.get("job_type"), settings.get("notes")
-        self.tags, self.entity, self.url = tuple(settings.get("tags") or ()), "", ""
+        self.entity, self.url = "", ""
+        self._called(settings)
         self.path = f"{self.project}/{self.id}"
         self.offline = True
         self.config = config
@@ -79,13 +79,31 @@ class Run:
         self._claim = None if os.environ.get("RANK", "0") not in ("", "0") else _claimed(Path(self.dir).parent / "claim")
         self.disabled = self._claim is None
         """Whether another process of the trial has the run: one of several that train together reports."""
-        self._process = os.getpid()
+        self._process, self._over = os.getpid(), False
         if self.disabled:
             say("init: another process of this trial has the run; what this one logs is not recorded")
         self._rows = rows_of_trial(resumes=may_resume(settings.get("resume")))
         self.starting_step = self._rows.step
         self.resumed = self._rows.resumes and self._rows.saved.before() is not None
         """Whether there is something to `restore`; always False for a program that does not say `resume`."""
+
+    def _called(self, settings: Mapping[str, Any]) -> None:
+        self.name: str = settings.get("name") or self.id
+        self.group, self.job_type, self.notes = settings.get("group"), settings.get("job_type"), settings.get("notes")
+        self.tags = tuple(settings.get("tags") or ())
+        self.start_time = time.time()
+
+    def begin_again(self, settings: Mapping[str, Any]) -> None:
+        """After its end: what is logged from now on are further steps of the trial; name, summary and steps begin anew."""
+        self._called(settings)
+        self.summary.clear()
+        self._rows.begin_again()
+        self._over = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it was finished."""
+        return self._over
 
     @property
     def _speaks(self) -> bool:
@@ -98,7 +116,12 @@ class Run:
         return self._rows.step
 
     def log(self, data: Any, step: int | None = None, commit: bool | None = None, **_: Any) -> None:
-        """Reports the numbers of `data`, with `step` once another step or the end comes. Raises TypeError for no map."""
+        """Reports the numbers of `data`, with `step` once another step or the end comes.
+
+        Raises TypeError for no map, Error after its end.
+        """
+        if self._over:
+            raise Error("the run is finished: call wandb.init() before logging more")
         numbers = plain(data)
         self.summary.logged(numbers)
         if self._speaks:
@@ -109,6 +132,7 @@ class Run:
         if self._speaks and getattr(sys, "last_value", None) is None:
             self._rows.finish(plain(self.summary.own))
             self.summary.own.clear()
+        self._over = True
 
     def save(self, glob_str: Any = None, base_path: Any = None, policy: str = "live") -> list[str]:
         """Keeps files for `restore`, and with the trial. Those of a folder, or of a pattern, too."""
@@ -158,9 +182,13 @@ class Run:
         """Empty: it has no page there."""
         return self.url
 
+    def project_name(self) -> str:
+        """The experiment."""
+        return self.project
+
     get_project_url = get_sweep_url = get_url
     join = finish
-    unwatch = log_code = mark_preempting = display = define_metric
+    unwatch = log_code = mark_preempting = display = link_artifact = link_model = define_metric
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a run has no {name} in regrow's stand-in for wandb; {WAY_OUT}")

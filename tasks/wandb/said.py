@@ -9,6 +9,10 @@ WAY_OUT = "REGROW_WANDB=real before `regrow run` takes W&B's own package"
 _said: set[str] = set()
 
 
+class Error(Exception):
+    """What is wrong with how `wandb` is called."""
+
+
 def say(text: str) -> None:
     """Says it, unless it was said before."""
     if text not in _said:

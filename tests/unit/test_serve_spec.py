@@ -27,7 +27,33 @@ from regrow.tasks.errors import UserCodeError
 from tests.unit.kept import SPEC, Kept
 from tests.unit.refusing import Refused
 
-CLASS = "import regrow as rg\n\n\nclass Model(rg.Served): ...\n"
+CLASS = """
+import pydantic
+import regrow as rg
+
+
+class Model(rg.Served):
+    class Input(pydantic.BaseModel):
+        x: float
+
+    def load(self, folder, config): ...
+
+    predict = lambda self, inputs: inputs
+
+
+class Plain:
+    def load(self, folder, config): ...
+
+
+class Half(rg.Served):
+    def load(self, folder, config): ...
+
+
+class Deeper(Half): ...
+
+
+def function(): ...
+"""
 WHOLE: dict[str, Any] = {
     "model": "serve.py:Model", "gate": "score > 0.5", "canary": "10% for 5min", "replicas": 2, "host": "127.0.0.1", "port": 8100,
 }
@@ -86,6 +112,9 @@ def test_what_it_cannot_say_is_told_with_file_and_line(tmp_path: Path, serve: An
     [
         ({"model": "nothing.py:Model"}, 'serve.model: "nothing.py:Model": there is no file .*nothing.py; put it back, or correct the path'),
         ({"model": "serve.py:Modell"}, "serve.model: \"serve.py:Modell\": serve.py has no 'Modell'; did you mean 'Model'?"),
+        ({"model": "serve.py:Plain"}, 'serve.model: "serve.py:Plain": is no subclass of rg.Served; write `class Plain\\(rg.Served\\):`'),
+        ({"model": "serve.py:function"}, 'serve.model: "serve.py:function": is no subclass of rg.Served'),
+        ({"model": "serve.py:Half"}, 'serve.model: "serve.py:Half": has no Input and no predict; write `class Input'),
         ({"gate": "scoer > 0.5"}, "serve.gate: \"scoer > 0.5\": no trial of kept has reported 'scoer'; did you mean 'score'?"),
         ({"host": "203.0.113.7"}, 'serve.host: "203.0.113.7": is no name or address of this machine; give one, or 0.0.0.0'),
         ({"port": 8100}, "serve.port: 8100: is the port of other, which is served as well; write another one"),
@@ -98,6 +127,10 @@ def test_what_cannot_be_served_is_told_before_anything_runs(
     Kept(places.store("kept")).best(0.5)
     with pytest.raises(SpecError, match=f"^{line}"):
         checked(spec(tmp_path, serve), places)
+
+
+def test_a_class_whose_members_may_come_from_elsewhere_is_left_to_the_server(tmp_path: Path, places: Places) -> None:
+    assert checked(spec(tmp_path, {"model": "serve.py:Deeper"}), places) == []
 
 
 def test_a_syntax_error_of_the_class_comes_with_its_traceback(tmp_path: Path, places: Places) -> None:

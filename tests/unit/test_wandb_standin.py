@@ -287,7 +287,7 @@ def test_a_program_that_begins_anew_after_its_files_were_kept_says_nothing_twice
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ("wandb.log({'score': 1})", "wandb.Error: You must call wandb.init() before wandb.log()"),
+    ("wandb.log({'score': 1})", "Error: You must call wandb.init() before wandb.log()"),
     ("wandb.init(); wandb.sweep({})", "wandb.sweep: `regrow run sweep.yaml` makes the sweep; REGROW_WANDB=real before"),
     ("wandb.init().use_artifact('model:latest')", "a run has no use_artifact in regrow's stand-in for wandb; REGROW_WANDB=real"), ("wandb.Api()", "wandb.Api: nothing is asked of W&B"),
     ("import wandb.keras", "No module named 'wandb.keras' in regrow's stand-in for wandb; REGROW_WANDB=real"),
