@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from regrow.search.one_thread import on_one_thread
 from regrow.search.samplers.acquisition import largest_improvement
 from regrow.search.samplers.cube_points import CubePoints
 from regrow.search.samplers.curve_process import Beforehand, Hyperparameters, Observations, Process, fit
@@ -44,6 +45,7 @@ class Model:
         self._fitted: tuple[bytes, Hyperparameters] | None = None
         self._outcomes = Outcomes(self._choice)
 
+    @on_one_thread
     def propose(
         self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve], pending: Iterable[int],
         failed: AbstractSet[int], seed: int,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from regrow.search.errors import SpecError
+from regrow.search.one_thread import on_one_thread
 from regrow.search.options import imported, is_path
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
@@ -43,6 +44,7 @@ class StudySampler:
         self._untold: list[Result] = []
         self._model: StudyModel | None = None
 
+    @on_one_thread
     def ask(self, number: int, seed: int) -> Proposal:
         """Never None. `seed` counts modulo 2**32, which is what numpy's generator takes."""
         if self._model is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.search.errors import SpecError
+from regrow.search.one_thread import on_one_thread
 from regrow.search.schedulers.base import Verdict
 from regrow.search.schedulers.explore import explore
 from regrow.search.schedulers.pbt import Pbt
@@ -87,6 +88,7 @@ class Pb2(Pbt):
                     config[name] = self._continuous[name].quantile(u)
         return config
 
+    @on_one_thread
     def _suggest(self, trial: int, step: int, cost: float) -> list[float]:
         import numpy as np
 
