@@ -12,6 +12,9 @@ from regrow.tasks.errors import ReportError
 _SHOWN = 80
 """Characters of a value in a message: a tensor may have millions of numbers."""
 
+MISSING = "the metric {!r} was not reported"
+"""What is said of a report without the objective."""
+
 
 def clean(metrics: Mapping[str, float], objective: str, where: str) -> dict[str, float | None]:
     """The metrics of a report at `where`: the objective as it is, others None where they are not finite. Raises ReportError."""
@@ -20,7 +23,7 @@ def clean(metrics: Mapping[str, float], objective: str, where: str) -> dict[str,
     if objective not in metrics:
         near = difflib.get_close_matches(objective, [str(m) for m in metrics], n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"reported were: {', '.join(map(str, metrics)) or 'none'}"
-        raise ReportError(f"{where}: the metric {objective!r} was not reported; {hint}")
+        raise ReportError(f"{where}: {MISSING.format(objective)}; {hint}")
     clean: dict[str, float | None] = {}
     for name, value in metrics.items():
         if type(name) is not str:

@@ -191,7 +191,7 @@ def _learnt(places: Places, spec: Spec) -> list[Known]:
         try:
             found = learnt_from(replay(places.known(name), name), spec, name, key)
         except UserError as error:
-            raise SpecError(key, name, str(error)) from None
+            raise SpecError(key, name, str(error), "write auto for whatever fits" if name.lower() == "auto" else "") from None
         if not found:
             raise SpecError(key, name, "has no trial in this space that ended with a value", "leave it out")
         learnt += found

@@ -19,6 +19,7 @@ from regrow.optuna.studies import (
     get_all_study_names,
     load_study,
 )
+from regrow.tasks.errors import UserError
 
 __all__ = [
     "Study", "Trial", "TrialPruned", "create_study", "create_trial", "delete_study", "distributions", "exceptions",
@@ -26,6 +27,18 @@ __all__ = [
 ]
 
 
+_NOT_THERE = {
+    "copy_study": "`regrow export NAME --optuna URL` writes a study for Optuna's own tools",
+    "get_all_study_summaries": "get_all_study_names() has the names, `regrow list` what became of each",
+}
+"""What would look into a storage of Optuna's, where no study of ours is."""
+
+
 def __getattr__(name: str) -> Any:
-    """Whatever else Optuna has (`visualization`, `importance`, `artifacts`, ...), imported when it is first asked for."""
+    """Whatever else Optuna has (`visualization`, `importance`, `artifacts`, ...), imported when it is first asked for.
+
+    Raises UserError for what goes to a storage of Optuna's.
+    """
+    if name in _NOT_THERE:
+        raise UserError(f"optuna.{name} is not there: {_NOT_THERE[name]}")
     return getattr(_theirs, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import threading
 import time
@@ -32,6 +33,8 @@ LOOK_SECONDS = (1.0, 2.0)
 """Between looks at the log: in a folder, in a bucket."""
 MOST_TOLD = 5
 """Of what is passed over at a time."""
+MOST_ALIKE = 3
+"""Checkpoints that a class refuses with the same traceback before a server that does not follow gives up."""
 TROUBLE_SECONDS = 10.0
 """The same while it cannot be read, or a checkpoint cannot be restored."""
 
@@ -105,6 +108,8 @@ class Following:
     """Manifests of which it was said that the gate turned them away."""
     _ranks: dict[Role, float] = field(default_factory=dict)
     _count: int = 0
+    _alike: int = 0
+    """So many were refused with the same traceback, one after the other."""
 
     def __post_init__(self) -> None:
         self._begin()
@@ -125,13 +130,14 @@ class Following:
                         self._passing.apply(event)
         return news
 
-    def settle(self, stop: threading.Event) -> None:
-        """Has the best be served that can be, as the log stands now; a checkpoint that cannot gives way to the next best.
+    def settle(self, stop: threading.Event, *, most_alike: float = math.inf) -> None:
+        """Has the best be served that can be, as the log stands now; a checkpoint that cannot gives way to the next best, but not
+        after `most_alike` with the same traceback.
 
         Raises Unavailable and OSError where a checkpoint cannot be restored for now.
         """
         for wanted in self.wanted:
-            while not stop.is_set() and (better := self.better(wanted)):
+            while not stop.is_set() and self._alike < most_alike and (better := self.better(wanted)):
                 self._serve(wanted.role, better, stop)
 
     def better(self, wanted: Wanted) -> list[Candidate]:
@@ -182,7 +188,9 @@ class Following:
             self.refused.add(found.manifest)
             shutil.rmtree(folder, ignore_errors=True)
             trace = f"\n{self.last.trace.rstrip()}" if self.last.trace else ""
-            if trace and before_it is not None and (before_it.why, before_it.trace) == (self.last.why, self.last.trace):
+            same = before_it is not None and (before_it.why, before_it.trace) == (self.last.why, self.last.trace)
+            self._alike = 0 if not trace else self._alike + 1 if same else 1
+            if trace and same:
                 trace = ", as the one before; the code is read anew when the server is started again"
             if not stop.is_set():
                 _LOG.error("refused %s: %s%s", told(chosen), self.last.why, trace)
@@ -213,7 +221,7 @@ class Following:
         if wrong := self.wrong_gate(at_once=True):
             raise UserError(wrong)
         try:
-            self.settle(stop)
+            self.settle(stop, most_alike=MOST_ALIKE)
         except OSError as error:
             raise UserError(f"{self.scratch} cannot take a checkpoint's files ({error}); TMPDIR names another place") from error
         if stop.is_set():

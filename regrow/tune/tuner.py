@@ -13,6 +13,7 @@ from regrow.experiment import Experiment
 from regrow.result import Result
 from regrow.result import open as open_experiment
 from regrow.tasks.errors import UserError
+from regrow.tasks.metric_values import MISSING
 from regrow.tune.analysis import ExperimentAnalysis
 from regrow.tune.feed import feeding
 from regrow.tune.private import RESOURCES, asked_for, check_version
@@ -62,6 +63,7 @@ class Session:
         if result.status == "interrupted" or (result.status == "stopped" and not over):
             say("the script ends here; the same command goes on")
             sys.exit(INTERRUPTED)
+        _raise_if_named_wrongly(result)
         return ResultGrid(result, found), found
 
     def _numbered(self, found: Translation) -> Translation:
@@ -82,6 +84,14 @@ def _experiment(found: Translation, options: dict[str, Any]) -> Experiment:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = str(Path(script).resolve().parent) if script else str(Path.cwd())
     return Experiment(found.trainable, **{"working_dir": folder, **options})
+
+
+def _raise_if_named_wrongly(result: Result) -> None:
+    """Ray Tune raises as well where no report has the metric that is to be optimised. Raises ValueError."""
+    missing = MISSING.format(result.spec.objective.name)
+    ends = [trial.attempts[-1].reason for trial in result.trials if trial.attempts]
+    if ends and all(missing in why for why in ends):
+        raise ValueError(f"Trial returned a result which did not include the specified metric: {ends[0]}")
 
 
 def _default_name(trainable: Any) -> str:

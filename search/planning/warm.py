@@ -14,6 +14,8 @@ from regrow.search.space.domains import Constant, Json, value_key
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart
 
+_OTHERS = "it learns from experiments of the same parameters; warm_start has `given` and `ignore`"
+
 
 def known_from(history: History, spec: Spec, start: WarmStart, key: str) -> tuple[list[Known], int]:
     """The ended trials of `history` as results in the space of `spec`, and how many lie outside of it and are left out.
@@ -36,6 +38,7 @@ def known_from(history: History, spec: Spec, start: WarmStart, key: str) -> tupl
 
 def _check(history: History, spec: Spec, start: WarmStart, key: str) -> None:
     old, name = history.spec, start.experiment
+    mapped = key.startswith("warm_start")
     modes = {metric.name: metric.mode for metric in old.metrics}
     for metric in spec.metrics:
         if modes.get(metric.name) != metric.mode:
@@ -51,11 +54,13 @@ def _check(history: History, spec: Spec, start: WarmStart, key: str) -> None:
     for parameter in now.values():
         if parameter.name not in before and parameter.name not in start.given and not isinstance(parameter.domain, Constant):
             problem = f"had no parameter {parameter.name!r}"
-            raise SpecError(key, name, problem, f"say what it was there: given: {{{parameter.name}: ...}}")
+            hint = f"say what it was there: given: {{{parameter.name}: ...}}"
+            raise SpecError(key, name, problem, hint if mapped else _OTHERS)
     for other in old.space.flat:
         if other.name not in now and other.name not in start.ignore and not isinstance(other.domain, Constant):
             problem = f"had a parameter {other.name!r} that this one has not"
-            raise SpecError(key, name, problem, f"if it made no difference, write ignore: [{other.name}]")
+            hint = f"if it made no difference, write ignore: [{other.name}]"
+            raise SpecError(key, name, problem, hint if mapped else _OTHERS)
 
 
 def _mapped(trial: TrialRecord, spec: Spec, start: WarmStart) -> dict[str, Json] | None:

@@ -93,6 +93,8 @@ def _turns(spec: Spec) -> tuple[str, str]:
     cells = _cells(spec)
     if cells > 1 and (spec.trials or 0) <= cells * spec.repeats and all(point.metrics is not None for point in spec.points):
         return "grid", f"a grid of {cells} cells and nothing else"
+    if cells > 1:
+        return "random", f"a grid of {cells} cells, one after the other"
     return "random", "there is nothing to learn a model of"
 
 

@@ -56,6 +56,18 @@ optuna.visualization.plot_optimization_history(study)
 print("pruned", states["PRUNED"], "values", [t.value for t in study.trials])
 """
 
+AGAIN = """
+import regrow.optuna as optuna
+
+study = optuna.create_study(study_name="twin", direction="maximize", load_if_exists=True)
+print(study.direction.name)
+for wrong in (lambda: study.optimize(print, n_trials=-1), lambda: optuna.get_all_study_summaries()):
+    try:
+        wrong()
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
 
 def begin(desk: Desk, name: str, trials: int) -> subprocess.Popen[str]:
     """Starts the script."""
@@ -104,3 +116,8 @@ def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_to
     assert ended(begin(desk, "killed", trials)) == twin
     assert suggested(desk.folder, "killed") == suggested(desk.folder, "twin")
     assert "all as recorded" in desk.run("verify", "killed").stdout
+    again = [sys.executable, "-c", AGAIN]
+    done = subprocess.run(again, cwd=desk.folder, env=desk.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the study 'twin' is there with minimize, which stays" in done.stderr
+    assert done.stdout.split() == ["MINIMIZE", "ValueError", "UserError"]

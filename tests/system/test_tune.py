@@ -154,6 +154,15 @@ def test_what_cannot_run_is_said_with_its_line_and_nothing_is_started(desk: Desk
     assert not list(desk.folder.glob(".regrow/*"))
 
 
+def test_a_metric_that_no_report_has_is_an_error_of_the_script_as_in_ray_tune(desk: Desk) -> None:
+    script = desk.folder / "metric.py"
+    script.write_text("from ray import tune\n\n\ndef train(config):\n    tune.report({'loss': 1.0})\n\n\n" + WRONG)
+    said = desk.run("tune", script, expect=1).stderr
+    assert "ValueError: Trial returned a result which did not include the specified metric" in said
+    assert "the metric 'los' was not reported; did you mean 'loss'?" in said
+
+
+WRONG = "tune.Tuner(train, tune_config=tune.TuneConfig(metric='los', mode='min', num_samples=2)).fit()\nprint('on')\n"
 GRID = """
 from ray import tune
 

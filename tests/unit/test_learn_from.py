@@ -107,6 +107,12 @@ def test_every_decision_can_be_recomputed_and_the_first_are_what_was_learnt(sear
     assert [trial.config for trial in run.history.trials[: len(first)]] == first
 
 
+def test_parameters_that_are_others_are_said_with_what_it_can_do_about_them() -> None:
+    of = spec(space={**LINE.to_json(), "z": {"uniform": [0, 1]}})
+    with pytest.raises(SpecError, match="had no parameter 'z'; it learns from experiments of the same parameters; warm_start has"):
+        learnt_from(searched("a", 0.3).history, of, "a", "learn_from.0")
+
+
 def put(places: Places, history_of: Simulation) -> None:
     Log.open(places.store(history_of.spec.name)).claim([encode(event) for event in history_of.events])
 

@@ -208,6 +208,20 @@ def test_a_class_that_refuses_one_after_the_other_in_the_same_way_shows_its_trac
     ]
 
 
+def test_a_class_that_refuses_all_in_the_same_way_is_not_asked_of_each_by_a_server_that_does_not_wait_for_others(
+    kept: Kept, tmp_path: Path
+) -> None:
+    broken = [kept.best(value).manifest for value in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)]
+    taking = Taking(*broken, trace="Traceback:\n  line 7")
+    with pytest.raises(UserCodeError, match=r"nothing to serve: .*: broken"):
+        following(kept, tmp_path, taking).once(NEVER)
+    assert [trial for _, trial, _ in taking.offered] == [5, 4, 3]
+    damaged = Taking(*broken)  # each is another fault
+    with pytest.raises(UserError, match=r"nothing to serve: .*: broken"):
+        following(kept, tmp_path / "other", damaged).once(NEVER)
+    assert len(damaged.offered) == 6
+
+
 class Away(MemoryStore):
     """Another's store, whose checkpoints are out of reach for now."""
 

@@ -152,6 +152,30 @@ def test_of_several_processes_the_first_of_torchruns_reports_and_folds_after_one
     assert table(office) == [{"score": 1.0}] * 2
 
 
+def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a_summary_of_its_own(
+    programs: Programs, capfd: Any
+) -> None:
+    office = programs.office("""
+        import wandb
+        for fold in range(2):
+            run = wandb.init(name=f"fold-{fold}", reinit=True)
+            assert (run.name, wandb.run is run, dict(run.summary)) == (f"fold-{fold}", True, {})
+            for epoch in range(2):
+                wandb.log({"score": 10 * fold + epoch}, step=epoch)
+            run.finish()
+            assert wandb.run is None
+            try:
+                run.log({"score": -1})
+            except wandb.Error as error:
+                assert "the run is finished" in str(error)
+            else:
+                raise AssertionError("it was logged")
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert table(office) == [{"score": 0.0}, {"score": 1.0}, {"score": 10.0}, {"score": 11.0}]
+    assert "what is logged after the first one's end are further steps of it" in capfd.readouterr().err
+
+
 def test_runs_of_child_processes_beside_the_trials_own_are_harmless(programs: Programs, capfd: Any) -> None:
     office = programs.office("""
         import multiprocessing, os, sys
