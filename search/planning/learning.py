@@ -13,6 +13,7 @@ from msgspec import structs
 
 from regrow.search.events import Created, Known
 from regrow.search.history import History
+from regrow.search.one_thread import on_one_thread
 from regrow.search.planning.results import as_result
 from regrow.search.planning.warm import known_from
 from regrow.search.samplers import Result
@@ -58,6 +59,7 @@ def by_experiment(created: Created) -> list[list[Result]]:
     return [[as_result(place - len(group), one) for place, one in enumerate(group)] for group in kept]
 
 
+@on_one_thread
 def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list[dict[str, Any]]:
     """The configurations to try first: each adds most to the best that those before it are expected to reach in the others.
 
