@@ -19,6 +19,7 @@ from regrow.cli.cp import cp
 from regrow.cli.down import down
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.export import export
+from regrow.cli.hidden_modules import hidden_module
 from regrow.cli.logs import logs
 from regrow.cli.ls import ls
 from regrow.cli.mv import mv
@@ -88,6 +89,8 @@ def main() -> None:
         fail(ExitCode.FAILED, failed)
     except Exception:  # noqa: BLE001 - the last line of defence: what comes here is a bug of ours
         traceback.print_exc()
+        if hidden := hidden_module():
+            fail(ExitCode.WRONG_INPUT, hidden)
         errors.print("regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume` goes on", markup=False)
         sys.exit(ExitCode.FAILED)
     finally:

@@ -229,6 +229,14 @@ def test_what_needs_the_trainable_or_the_cluster_is_told_before_a_trial_starts(
     assert await_no_process(desk.folder) == []
 
 
+def test_a_file_of_the_users_that_hides_a_library_is_named_after_the_traceback(desk: Desk) -> None:
+    file = desk.write("x", train="import six\ndef train(trial): pass\n")
+    (desk.folder / "six.py").write_text("mine = 1\n")
+    said = desk.run("run", file, expect=2).stderr.strip()
+    assert "AttributeError: module 'six' has no attribute" in said
+    assert said.endswith(f"regrow: {desk.folder / 'six.py'} is imported in place of the library 'six', which others need; give it another name")
+
+
 @contextmanager
 def deaf_port() -> Iterator[int]:
     """A port that takes connections and never says a word."""
