@@ -56,7 +56,7 @@ class Answers:
         made = FastAPI(title=self.experiment, docs_url=None, redoc_url=None, openapi_url=None)
         made.add_api_route(self.path, self.predict, methods=["POST"], response_model=None)
         for path, answer in self.told_about.items():
-            made.add_api_route(path, answer, methods=["GET"], response_model=None)
+            made.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
         made.add_middleware(Access, secret=secret)
         return made
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ sys.path.pop()
 
 __all__ = [
     "AlertLevel", "Artifact", "Audio", "Error", "Graph", "Histogram", "Html", "Image", "Molecule", "Object3D", "Plotly", "Run",
-    "Settings", "Table", "Video", "config", "finish", "init", "login", "plot", "setup", "teardown",
+    "Settings", "Table", "Video", "config", "errors", "finish", "init", "login", "plot", "setup", "teardown", "util",
 ]
 __path__: list[str] = []
 """It has no modules below it; `_Absent` says so."""
@@ -49,6 +50,21 @@ class AlertLevel:
     """How bad an alert is."""
 
     INFO, WARN, ERROR = "INFO", "WARN", "ERROR"
+
+
+class errors:  # noqa: N801 - W&B's name
+    """What `wandb` raises; here it is one class."""
+
+    Error = UsageError = CommError = Error
+
+
+class util:  # noqa: N801 - W&B's name
+    """The one function of it that scripts call."""
+
+    @staticmethod
+    def generate_id(length: int = 8) -> str:
+        """A name that nobody else has."""
+        return uuid.uuid4().hex[:length]
 
 
 def init(

@@ -258,6 +258,7 @@ def test_without_a_canary_that_is_loaded_the_main_model_gets_all() -> None:
 def test_until_a_model_is_loaded_it_lives_and_is_not_ready() -> None:
     serving = Answering(trial=None)
     assert [serving.get(path).status_code for path in ("/healthz", "/readyz", "/version")] == [200, 503, 200]
+    assert serving.run(lambda client: client.head("/healthz")).status_code == 200
     assert serving.get("/version").json() == {"experiment": "digits", "trial": None, "canary": None}
     assert serving.post({"x": 1}).status_code == 503
     assert Answering().get("/readyz").status_code == 200

@@ -166,7 +166,8 @@ def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a
             assert wandb.run is None
             try:
                 run.log({"score": -1})
-            except wandb.Error as error:
+            except wandb.errors.UsageError as error:
+                assert len({wandb.util.generate_id() for _ in range(9)}) == 9
                 assert "the run is finished" in str(error)
             else:
                 raise AssertionError("it was logged")
