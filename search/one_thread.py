@@ -8,7 +8,9 @@ order are equal on every machine, whatever its cores.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -20,14 +22,20 @@ T = TypeVar("T")
 
 _found: dict[bool, ThreadpoolController] = {}
 """By whether PyTorch was loaded, which brings libraries of its own; to make one takes milliseconds."""
+_TURN = threading.RLock()
+"""Held while there is one thread: how many there are is the process's, and each puts back what it found."""
 
 
 def on_one_thread(function: Callable[P, T]) -> Callable[P, T]:
-    """Has BLAS and OpenMP, of NumPy, SciPy and PyTorch, use one thread while it runs; then they have as many as before."""
+    """Has BLAS and OpenMP, of NumPy, SciPy and PyTorch, use one thread while it runs; then they have as many as before.
+
+    Such functions run one after the other, also in several threads. PyTorch counts from the first call on after it was imported.
+    Where another thread that still lives has set how many there are, OpenBLAS keeps to that (threadpoolctl 3.6 and later).
+    """
 
     @functools.wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _controller().limit(limits=1):
+        with _TURN, _controller().limit(limits=1):
             return function(*args, **kwargs)
 
     return limited
@@ -38,5 +46,7 @@ def _controller() -> ThreadpoolController:
     if key not in _found:
         from threadpoolctl import ThreadpoolController
 
+        for library in ("numpy", "scipy.linalg"):  # it knows only what is loaded when it is made
+            importlib.import_module(library)
         _found[key] = ThreadpoolController()
     return _found[key]

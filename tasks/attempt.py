@@ -266,7 +266,7 @@ def _train(
         case _:
             pass
     if trial.step == 0:
-        return "failed", "error", f"trial {trial.number} ended without ever reporting {job.objective!r}", ""
+        return "failed", "error", f"it ended without ever reporting {job.objective!r}", ""
     return "done", "", trial.enough or "", ""
 
 

@@ -202,7 +202,7 @@ class Trial:
             self._current = self._step + 1
             yield self._current
             if self._step < self._current:
-                raise ReportError(f"trial {self.number} did not report at step {self._current}; call trial.report once a step")
+                raise ReportError(f"step {self._current} was not reported; call trial.report once a step")
             self._current = None
 
     def report(self, metrics: Mapping[str, float], checkpoint: Save | None = None) -> None:
@@ -215,7 +215,7 @@ class Trial:
             raise ReportError(_ELSEWHERE.format(self.number))
         self._end_if_over()
         if self._current is not None and self._step >= self._current:
-            raise ReportError(f"trial {self.number} reported twice at step {self._current}; call trial.report once a step")
+            raise ReportError(f"step {self._current} was reported twice; call trial.report once a step")
         clean = self._clean(metrics)
         if not self._alone:
             with self._reporter.awaited():  # by the other ranks, who have their own limit
@@ -268,7 +268,7 @@ class Trial:
     @property
     def _asking(self) -> Suggestions:
         if self._suggestions is None:
-            raise ReportError(f"trial {self.number} has several workers, which cannot ask for values one by one")
+            raise ReportError("several workers of one trial cannot ask for values one by one")
         return self._suggestions
 
     @property
@@ -370,4 +370,4 @@ class Trial:
         return folder
 
     def _clean(self, metrics: Mapping[str, float]) -> dict[str, float | None]:
-        return clean(metrics, self._job.objective, f"trial {self.number}, step {self._step + 1}")
+        return clean(metrics, self._job.objective, f"step {self._step + 1}")

@@ -22,7 +22,7 @@ def report(trial: Trial, values: Mapping[str, float], metric: str | None, save: 
     if metric is not None:
         if metric not in values:
             there = ", ".join(values) or "none"
-            raise ReportError(f"trial {trial.number}, step {trial.at}: there is no {metric!r} among what was measured: {there}")
+            raise ReportError(f"step {trial.at}: there is no {metric!r} among what was measured: {there}")
         reported[trial.metric] = values[metric]
     try:
         trial.report(reported, checkpoint=save)

@@ -165,7 +165,7 @@ def failures(history: History, most: int = 3) -> Iterator[str]:
     alike: dict[str, list[TrialRecord]] = {}
     for trial in history.trials:
         if trial.failure is not None and trial.state.value == "failed":
-            alike.setdefault(_bare(trial.number, trial.failure.message), []).append(trial)
+            alike.setdefault(trial.failure.message, []).append(trial)
     for message, trials in list(alike.items())[:most]:
         if (first := trials[0].failure) is not None and first.trace:
             yield first.trace.rstrip()
@@ -175,13 +175,6 @@ def failures(history: History, most: int = 3) -> Iterator[str]:
             yield f"{len(trials)} trials failed the same way: {message} (trials {spans([t.number for t in trials])})"
     if len(alike) > most:
         yield f"{sum(map(len, alike.values()))} trials failed in all, in {len(alike)} ways"
-
-
-def _bare(number: int, message: str) -> str:
-    """What is said of a trial, without its number, which others that failed the same way do not have."""
-    for start in (f"trial {number}, ", f"trial {number} "):
-        message = message.removeprefix(start)
-    return message
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from regrow.search.errors import SpecError
+from regrow.search.one_thread import on_one_thread
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.optuna_study import usable
 from regrow.search.space.domains import Json
@@ -39,10 +40,12 @@ class DefineByRun:
         self._untold: list[Result] = []
         self._made: DefinedModel | None = None
 
+    @on_one_thread
     def ask(self, number: int, seed: int) -> Proposal:
         """No parameter; the state has what was drawn together."""
         return Proposal(config={}, state=self._model.begin(number, seed % 2**32))
 
+    @on_one_thread
     def suggest(self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int) -> Json:
         """See Suggesting."""
         return self._model.suggest(name, distribution, trial, seed % 2**32)

@@ -1,6 +1,7 @@
 """Where trials fail: how probable it is that one does not, by where its configuration lies in the unit cube.
 
-A Gaussian process over outcomes, 1 and -1, whose sign is the class. The expected improvement is multiplied by this probability
+A Gaussian process over outcomes, 1 and -1, whose sign is the class, its noise included: without that, a place of which nothing is
+known would seem better than all others wherever most trials fail. The expected improvement is multiplied by this probability
 (Gardner et al., ICML 2014, section 3.1; Gelbart, Snoek and Adams, UAI 2014). Where failures have nothing to do with parameters
 the process takes them for noise, and the probability is about the same everywhere.
 """
@@ -45,10 +46,11 @@ class Outcomes:
         if self._fitted is None or self._fitted[0] != data:
             self._fitted = data, fit(self._seen(fitted, points, failed))
         process = Process(self._seen(numbers, points, failed), self._fitted[1])
+        noise = np.exp(self._fitted[1].noise)
 
         def found(asked: Floats) -> Floats:
             mean, spread = process.at_the_end(asked)
-            return np.asarray(log_ndtr(mean / spread))
+            return np.asarray(log_ndtr(mean / np.sqrt(spread**2 + noise)))
 
         return found
 

@@ -88,9 +88,9 @@ WHY = {
     "pair": "{at}: metric 'score' is array([0., 0.]) (ndarray), not a number; report one number for each metric",
     "bare": "{at}: 0.5 (float) was reported; report a map, such as {{'score': 0.5}}",
     "unnamed": "{at}: the metric 7 (int) is no name; name metrics by text",
-    "twice": "trial {n} reported twice at step 1; call trial.report once a step",
-    "never": "trial {n} did not report at step 1; call trial.report once a step",
-    "silent": "trial {n} ended without ever reporting 'score'",
+    "twice": "step 1 was reported twice; call trial.report once a step",
+    "never": "step 1 was not reported; call trial.report once a step",
+    "silent": "it ended without ever reporting 'score'",
     "exit": "SystemExit: 3",
 }
 """What each trial that fails says of itself."""
@@ -126,7 +126,7 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_neve
     assert {state: n for state, n in view["counts"].items() if n} == {"done": 2, "failed": len(WHY)}
     messages = {e["trial"]: e["message"] for e in desk.events("faults") if e["event"] == "ended" and e["outcome"] == "failed"}
     for number, kind in enumerate(kinds[2:], start=2):
-        assert messages[number] == WHY[kind].format(n=number, at=f"trial {number}, step 1"), kind
+        assert messages[number] == WHY[kind].format(at="step 1"), kind
     trace, _, rest = said.stdout[said.stdout.index("Traceback") :].partition("\ntrial 2 failed: RuntimeError: while training")
     assert rest, "the traceback comes first, then our line"
     assert 'work.py", line 12, in chained' in trace

@@ -29,11 +29,11 @@ from tests.unit.office import Office
 from tests.unit.simulated import SPEC, created, opened
 
 
-def failed(count: int, *, other: int | None = None, why: str = "NameError: name 'lerning' is not defined") -> list[AnyEvent]:
-    """A log in which trials fail, all but `other` the same way; {} in `why` is the trial's number."""
+def failed(count: int, *, other: int | None = None) -> list[AnyEvent]:
+    """A log in which trials fail, all but `other` the same way."""
     events: list[AnyEvent] = [created(trials=count), opened(0.0, trials=count)]
     for n in range(count):
-        message = why.format(n) if n != other else "ValueError: no"
+        message = "NameError: name 'lerning' is not defined" if n != other else "ValueError: no"
         events += [
             Proposed(t=1.0, trial=n, config={"x": 0.5, "y": "ц"}),
             Started(t=1.0, trial=n, attempt=1, until=None, checkpoints=[]),
@@ -60,13 +60,6 @@ def test_trials_that_failed_the_same_way_are_told_as_one_with_one_traceback() ->
         "trace of ValueError: no",
         "trial 2 failed: ValueError: no",
     ]
-
-
-@pytest.mark.parametrize("why", ["trial {}, step 1: metric 'loss' is nan", "trial {} did not report at step 1"])
-def test_they_are_told_as_one_though_each_is_told_with_its_number(why: str) -> None:
-    *_, told = text.failures(folded(failed(12, why=why)))
-    bare = why.removeprefix("trial {}").lstrip(", ")
-    assert told == f"12 trials failed the same way: {bare} (trials 0-11)"
 
 
 def test_the_live_view_tells_a_way_to_fail_once() -> None:

@@ -115,9 +115,9 @@ def cannot_save(trial: Trial, step: int) -> None:
 
 WRONG: dict[Callable[[Trial, int], None], str] = {
     raises: "rank 1, at step 3: ValueError: no more",
-    leaves_its_metric_out: "rank 1, at step 3: trial 0, step 3: the metric 'score' was not reported",
+    leaves_its_metric_out: "rank 1, at step 3: step 3: the metric 'score' was not reported",
     ends_early: "rank 1 ended after step 2, where rank 0 reports step 3; all ranks report each step",
-    skips_a_report: "rank 1, at step 3: trial 0 did not report at step 3; call trial.report once a step",
+    skips_a_report: "rank 1, at step 3: step 3 was not reported; call trial.report once a step",
     cannot_save: "rank 1, at step 3: OSError: no such disk",
 }
 

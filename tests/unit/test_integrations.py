@@ -101,7 +101,7 @@ def test_the_value_named_is_the_metric_and_all_are_reported(make_office: MakeOff
 
 def test_a_value_that_is_not_there_is_told_with_those_that_are(make_office: MakeOffice, attempt: Attempting) -> None:
     told = outcome(attempt(make_office(max_steps=1), lambda trial: fit(trial, "vall")))
-    assert told == ("failed", "error", "trial 0, step 1: there is no 'vall' among what was measured: val, time")
+    assert told == ("failed", "error", "step 1: there is no 'vall' among what was measured: val, time")
     told = outcome(attempt(make_office(max_steps=1), lambda trial: fit(trial, None)))
     assert "the metric 'score' was not reported" in told[2]
 

@@ -155,22 +155,23 @@ def test_failed_trials_teach_nothing_and_earlier_ones_do() -> None:
     assert statistics.median(on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(300, 320)) < 0.2
 
 
-@pytest.mark.parametrize("fails", ["where x is below 0.5", "by chance"])
+@pytest.mark.parametrize("fails", ["where x is below 0.5", "by chance, most"])
 def test_around_failures_that_have_something_in_common_it_looks_elsewhere_and_others_do_not_lead_it_astray(fails: str) -> None:
     """The less x the better, so what is good leads to where trials fail."""
-    wanted = {"where x is below 0.5": 0.5, "by chance": 0.0}[fails]
-    failed, found = 0, math.inf
-    for seed in range(3):
-        sampler = make(GREEDY, setting(SQUARE, max_steps=9))
-        for n in range(30):
+    wanted = {"where x is below 0.5": 0.5, "by chance, most": 0.0}[fails]
+    failed, ends = 0, []
+    for seed in range(4):
+        sampler, found = make(GREEDY, setting(SQUARE, max_steps=9)), math.inf
+        for n in range(40):
             config = on_paper(sampler.ask(n, seed_of(100 * seed + n))).config
-            fault = config["x"] < wanted if wanted else seed_of(n + 7) % 3 == 0
+            fault = config["x"] < wanted if wanted else seed_of(100 * seed + n + 7) % 3 > 0
             value = config["x"] + (config["y"] - 0.7) ** 2
             sampler.tell(Result(number=n, config=config, status="failed" if fault else "done", value=None if fault else value))
             failed += fault
             found = min(found, math.inf if fault else value)
-    assert failed < 60, "of 90: the best lies at the edge of where they fail, and without a model of that it were 75"
-    assert found < wanted + 0.05
+        ends.append(found)
+    assert failed < 120, "of 160: the best lies at the edge of where they fail, and without a model of that it were 140"
+    assert statistics.median(ends) < wanted + 0.01
 
 
 def shifted(k: int) -> Callable[[Mapping[str, Any]], float]:

@@ -89,8 +89,8 @@ def test_the_traceback_begins_with_the_users_code(make_office: MakeOffice, attem
         (lambda t: t.report({"score": float("inf")}), "inf, not a finite number"),
         (lambda t: t.report({"score": "high"}), "not a number"),
         (lambda t: t.report({"score": True}), "not a number"),
-        (lambda t: [t.report({"score": 1.0}) for _ in range(2)], "reported twice at step 1"),
-        (lambda _: None, "did not report at step 1"),
+        (lambda t: [t.report({"score": 1.0}) for _ in range(2)], "step 1 was reported twice"),
+        (lambda _: None, "step 1 was not reported"),
     ],
 )
 def test_a_report_that_cannot_be_recorded_fails_with_one_line(
