@@ -87,9 +87,9 @@ def main() -> None:
         fail(ExitCode.WRONG_INPUT, theirs)
     except RegrowError as failed:
         fail(ExitCode.FAILED, failed)
-    except Exception:  # noqa: BLE001 - the last line of defence: what comes here is a bug of ours
+    except Exception as error:  # noqa: BLE001 - the last line of defence: what comes here is a bug of ours
         traceback.print_exc()
-        if hidden := hidden_module():
+        if hidden := hidden_module(error):
             fail(ExitCode.WRONG_INPUT, hidden)
         errors.print("regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume` goes on", markup=False)
         sys.exit(ExitCode.FAILED)

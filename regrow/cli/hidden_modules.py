@@ -5,22 +5,33 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
 
 
-def hidden_module() -> str:
-    """What to tell of the first that there is; empty for none. Slow, for when something went wrong."""
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if "." in name or not file or name == "__main__":
-            continue
-        place = Path(file).parent if Path(file).name == "__init__.py" else Path(file)
-        others = [entry for entry in sys.path if Path(entry).resolve() != place.parent.resolve()]
-        found = importlib.machinery.PathFinder.find_spec(name, others)
-        if found is not None and _of_a_library(found.origin) and not _of_a_library(file):
-            return f"{place} is imported in place of the library {name!r}, which others need; give it another name"
+def hidden_module(error: BaseException) -> str:
+    """What to tell of the file that an error comes from, if it is one of these; else empty. Raises nothing."""
+    with suppress(Exception):  # modules may be anything
+        seen = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        for name, module in sorted(sys.modules.items()):
+            file = module.__dict__.get("__file__")
+            if "." in name or not file or _of_a_library(file):
+                continue
+            lacks = isinstance(error, AttributeError) and error.obj is module
+            lacks |= isinstance(error, ImportError) and (error.name or "").partition(".")[0] == name
+            if (lacks or file in seen) and _is_a_library(name, Path(file)):
+                return f"{file} is imported in place of the library {name!r}, which others need; give it another name"
     return ""
 
 
-def _of_a_library(file: str | None) -> bool:
-    return file is not None and not {Path(sys.prefix), Path(importlib.__file__).parents[1]}.isdisjoint(Path(file).parents)
+def _is_a_library(name: str, file: Path) -> bool:
+    """Whether there is a library of this name elsewhere."""
+    folder = (file.parent if file.name == "__init__.py" else file).parent.resolve()
+    found = importlib.machinery.PathFinder.find_spec(name, [entry for entry in sys.path if Path(entry).resolve() != folder])
+    return found is not None and found.origin is not None and _of_a_library(found.origin)
+
+
+def _of_a_library(file: str) -> bool:
+    places = {Path(sys.prefix), Path(importlib.__file__).parents[1]}
+    return not places.isdisjoint(Path(file).parents) or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)

@@ -34,11 +34,15 @@ _NOT_THERE = {
 """What would look into a storage of Optuna's, where no study of ours is."""
 
 
+class _NotThere(UserError, AttributeError):
+    """So that hasattr() is False."""
+
+
 def __getattr__(name: str) -> Any:
     """Whatever else Optuna has (`visualization`, `importance`, `artifacts`, ...), imported when it is first asked for.
 
-    Raises UserError for what goes to a storage of Optuna's.
+    Raises UserError, which is an AttributeError, too, for what goes to a storage of Optuna's.
     """
     if name in _NOT_THERE:
-        raise UserError(f"optuna.{name} is not there: {_NOT_THERE[name]}")
+        raise _NotThere(f"optuna.{name} is not there: {_NOT_THERE[name]}")
     return getattr(_theirs, name)

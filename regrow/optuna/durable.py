@@ -62,14 +62,16 @@ class Study(TheirStudy):
         `timeout`: seconds of this call, after which running trials are interrupted, to begin anew in the next. `n_jobs`:
         trials at a time, each in a process of its own. `gc_after_trial` and `show_progress_bar` change nothing. Raises
         UserCodeError where the objective raised what is not in `catch`, UserError for an environment in which it cannot run,
-        ValueError for numbers below 0.
+        ValueError for a number of trials below 0.
         """
         if n_trials is not None and n_trials < 0:
             raise ValueError(f"n_trials={n_trials} is below 0; None is as many as there is time for")
         cells = self._search.cells
         if cells is not None and not self._queue:
             self._queue = list(cells)
-        wanted = (ENDLESS if n_trials is None else n_trials) if cells is None else min(n_trials or len(cells), len(cells))
+        wanted = n_trials if n_trials is not None else ENDLESS
+        if cells is not None:
+            wanted = min(wanted, len(cells))
         if wanted == 0:
             return
         self._wanted = min(self._wanted + wanted, ENDLESS)

@@ -53,16 +53,21 @@ def _glance_at_class(file: Path, path: str) -> None:
     name = path.partition(":")[2]
     _, tree = parsed(file)
     found = [one for one in tree.body if getattr(one, "name", None) == name]
-    if len(found) != 1:  # imported, assigned, or defined under conditions
+    if len(found) != 1 or _may_change(tree, name):
         return
     (one,) = found
-    if not isinstance(one, ast.ClassDef) or not one.bases:
+    if not isinstance(one, ast.ClassDef):
+        raise SpecError("serve.model", path, "is no class", f"write `class {name}(rg.Served):`")
+    if one.keywords or one.decorator_list:
+        return
+    if not one.bases:
         raise SpecError("serve.model", path, "is no subclass of rg.Served", f"write `class {name}(rg.Served):`")
-    if [ast.unparse(base).rpartition(".")[2] for base in one.bases] != ["Served"] or one.keywords or one.decorator_list:
+    if [ast.unparse(base).rpartition(".")[2] for base in one.bases] != ["Served"]:
         return  # others may bring what it lacks
-    there = {node.name for node in one.body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
-    there |= {node.id for node in ast.walk(one) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    there |= {alias.asname or alias.name for node in one.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    within = list(ast.walk(one))
+    there = {node.name for node in within if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    there |= {node.id for node in within if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    there |= {node.asname or node.name for node in within if isinstance(node, ast.alias)}
     if missing := [member for member in ("Input", "load", "predict") if member not in there]:
         forms = {
             "Input": "class Input(pydantic.BaseModel)", "load": "def load(self, folder, config)",
@@ -70,6 +75,19 @@ def _glance_at_class(file: Path, path: str) -> None:
         }
         hint = f"write `{'`, `'.join(forms[member] for member in missing)}` in it"
         raise SpecError("serve.model", path, f"has no {' and no '.join(missing)}", hint)
+
+
+def _may_change(tree: ast.Module, name: str) -> bool:
+    """Whether a module may bind a name, or something of what it means, once more; or calls something of its own `Served`."""
+    for node in ast.walk(tree):
+        bound = node.value if isinstance(node, ast.Attribute) else node
+        if isinstance(bound, ast.Name) and bound.id == name and isinstance(getattr(node, "ctx", None), ast.Store):
+            return True
+        if isinstance(node, ast.ClassDef) and node.name == "Served":
+            return True
+        if isinstance(node, ast.Name) and node.id in ("setattr", "globals", "exec"):
+            return True
+    return False
 
 
 def _gate(gate: Gate, spec: Spec, places: Places) -> list[str]:

@@ -33,8 +33,8 @@ LOOK_SECONDS = (1.0, 2.0)
 """Between looks at the log: in a folder, in a bucket."""
 MOST_TOLD = 5
 """Of what is passed over at a time."""
-MOST_ALIKE = 3
-"""Checkpoints that a class refuses with the same traceback before a server that does not follow gives up."""
+MOST_ALIKE = 4
+"""Trials whose checkpoints a class refuses with the same traceback before a server that does not follow gives up."""
 TROUBLE_SECONDS = 10.0
 """The same while it cannot be read, or a checkpoint cannot be restored."""
 
@@ -108,8 +108,8 @@ class Following:
     """Manifests of which it was said that the gate turned them away."""
     _ranks: dict[Role, float] = field(default_factory=dict)
     _count: int = 0
-    _alike: int = 0
-    """So many were refused with the same traceback, one after the other."""
+    _alike: set[int] = field(default_factory=set)
+    """Trials whose checkpoints were refused with the same traceback, one after the other."""
 
     def __post_init__(self) -> None:
         self._begin()
@@ -132,12 +132,12 @@ class Following:
 
     def settle(self, stop: threading.Event, *, most_alike: float = math.inf) -> None:
         """Has the best be served that can be, as the log stands now; a checkpoint that cannot gives way to the next best, but not
-        after `most_alike` with the same traceback.
+        after those of `most_alike` trials with the same traceback.
 
         Raises Unavailable and OSError where a checkpoint cannot be restored for now.
         """
         for wanted in self.wanted:
-            while not stop.is_set() and self._alike < most_alike and (better := self.better(wanted)):
+            while not stop.is_set() and len(self._alike) < most_alike and (better := self.better(wanted)):
                 self._serve(wanted.role, better, stop)
 
     def better(self, wanted: Wanted) -> list[Candidate]:
@@ -189,7 +189,7 @@ class Following:
             shutil.rmtree(folder, ignore_errors=True)
             trace = f"\n{self.last.trace.rstrip()}" if self.last.trace else ""
             same = before_it is not None and (before_it.why, before_it.trace) == (self.last.why, self.last.trace)
-            self._alike = 0 if not trace else self._alike + 1 if same else 1
+            self._alike = {*(self._alike if same else ()), chosen.trial} if trace else set()
             if trace and same:
                 trace = ", as the one before; the code is read anew when the server is started again"
             if not stop.is_set():
@@ -236,6 +236,8 @@ class Following:
                 does = "has saved no checkpoint that is kept" if wanted.trial is not None else "has saved a checkpoint yet"
                 raise UserError(f"nothing to serve: {whose} of {self.name!r} {does}; --follow waits for one")
             why = f"nothing to serve: {self.last.manifest}: {self.last.why}"
+            if left := len(self.better(wanted)):
+                why += f"; those of {len(self._alike)} trials were refused in the same way, {left} others were not tried"
             raise UserCodeError(why, self.last.trace) if self.last.trace else UserError(why)
 
     def follow(self, stop: threading.Event, *, remote: bool) -> None:

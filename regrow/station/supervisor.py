@@ -193,9 +193,9 @@ class Supervisor:
                 served.standing(self._places, name).unlink(missing_ok=True)
                 running.lock.unlink(missing_ok=True)
             elif (written := served.written_at(self._places, name)) != running.asked:
-                if running.asked and not running.alive:  # what was in its way may be mended
+                running.due, running.patience = 0.0, PATIENCE_SECONDS[0]  # what was in its way may be mended
+                if running.asked and not running.alive:
                     served.standing(self._places, name).unlink(missing_ok=True)
-                    running.due, running.patience = 0.0, PATIENCE_SECONDS[0]
                 running.asked = written
 
     def _see_to(self, running: Running) -> None:

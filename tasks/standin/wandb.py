@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import types
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from regrow.tasks.wandb.said import WAY_OUT, Error, say
 sys.path.pop()
 
 __all__ = [
-    "AlertLevel", "Artifact", "Audio", "Error", "Graph", "Histogram", "Html", "Image", "Molecule", "Object3D", "Plotly", "Run",
-    "Settings", "Table", "Video", "config", "errors", "finish", "init", "login", "plot", "setup", "teardown", "util",
+    "AlertLevel", "Artifact", "Audio", "CommError", "Error", "Graph", "Histogram", "Html", "Image", "Molecule", "Object3D",
+    "Plotly", "Run", "Settings", "Table", "UsageError", "Video", "config", "finish", "init", "login", "plot", "setup", "teardown",
 ]
 __path__: list[str] = []
 """It has no modules below it; `_Absent` says so."""
@@ -35,6 +36,7 @@ _begun: Run | None = None
 """Of this process; `wandb.run` from `init` to `finish`, and None without."""
 _process = 0
 """In which it began."""
+UsageError = CommError = Error
 plot = Plots()
 plot_table = Image = Video = Audio = Html = Histogram = Object3D = Molecule = Plotly = Graph = Media
 
@@ -52,21 +54,6 @@ class AlertLevel:
     INFO, WARN, ERROR = "INFO", "WARN", "ERROR"
 
 
-class errors:  # noqa: N801 - W&B's name
-    """What `wandb` raises; here it is one class."""
-
-    Error = UsageError = CommError = Error
-
-
-class util:  # noqa: N801 - W&B's name
-    """The one function of it that scripts call."""
-
-    @staticmethod
-    def generate_id(length: int = 8) -> str:
-        """A name that nobody else has."""
-        return uuid.uuid4().hex[:length]
-
-
 def init(
     entity: Any = None, project: Any = None, dir: Any = None, id: Any = None, name: str | None = None,  # noqa: A002, ARG001 - W&B's
     notes: Any = None, tags: Any = None, config: Any = None, **settings: Any,
@@ -79,7 +66,7 @@ def init(
         _begun, _process = Run(ours, {**settings, "name": name, "notes": notes, "tags": tags}), os.getpid()
         atexit.register(_begun.finish)
         globals()["summary"] = _begun.summary
-    elif _begun.over:
+    elif _begun.over or settings.get("reinit") in (True, "finish_previous"):
         say("init: a trial is one run; what is logged after the first one's end are further steps of it")
         _begun.begin_again({**settings, "name": name, "notes": notes, "tags": tags})
     return _begun
@@ -140,6 +127,16 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"wandb.{name}: {why}; {WAY_OUT}")
 
 
+def _modules() -> None:
+    """`wandb.errors` and `wandb.util`, which scripts import."""
+    errors, util = types.ModuleType("wandb.errors", "What is raised."), types.ModuleType("wandb.util", "A name that nobody has.")
+    vars(errors).update(dict.fromkeys(("Error", "UsageError", "CommError", "AuthenticationError"), Error))
+    vars(util)["generate_id"] = lambda length=8: uuid.uuid4().hex[:length]
+    for module in (errors, util):
+        sys.modules[module.__name__] = module
+        globals()[module.__name__.partition(".")[2]] = module
+
+
 class _Absent:
     """Asked last for modules below this one (wandb.keras, wandb.sklearn)."""
 
@@ -156,3 +153,4 @@ if os.environ.get("REGROW_WANDB_PACKAGE") == "real":
     make_way()
 else:
     sys.meta_path.append(_Absent)
+    _modules()

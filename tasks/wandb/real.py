@@ -53,6 +53,8 @@ def patch(real: Any) -> None:
         attempt = os.environ.get("REGROW_ATTEMPT", "1")
         name = ours[0].id if attempt == "1" else f"{ours[0].id}, attempt {attempt}"
         run = begin(*args, **{"group": ours[0].project, "name": name, **given})
+        if ours[0].over:  # W&B has ended the one before, too
+            ours[0].begin_again(given)
         run.config.update(swept(), allow_val_change=True)
         return run
 

@@ -94,8 +94,10 @@ class Run:
         self.start_time = time.time()
 
     def begin_again(self, settings: Mapping[str, Any]) -> None:
-        """After its end: what is logged from now on are further steps of the trial; name, summary and steps begin anew."""
+        """Ends it; what is logged from now on are further steps of the trial. Name, summary and steps begin anew."""
+        self.finish()
         self._called(settings)
+        self.resumed, self.starting_step = False, 0
         self.summary.clear()
         self._rows.begin_again()
         self._over = False
@@ -188,7 +190,8 @@ class Run:
 
     get_project_url = get_sweep_url = get_url
     join = finish
-    unwatch = log_code = mark_preempting = display = link_artifact = link_model = define_metric
+    link_artifact, link_model = log_artifact, log_model
+    unwatch = log_code = mark_preempting = display = define_metric
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a run has no {name} in regrow's stand-in for wandb; {WAY_OUT}")
@@ -199,6 +202,7 @@ class Run:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.finish()
+        self._over = True  # after an exception with what is left: it is reported if the program goes on
 
 
 class _Summary(dict[str, Any]):

@@ -120,4 +120,4 @@ def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_to
     done = subprocess.run(again, cwd=desk.folder, env=desk.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "the study 'twin' is there with minimize, which stays" in done.stderr
-    assert done.stdout.split() == ["MINIMIZE", "ValueError", "UserError"]
+    assert done.stdout.split() == ["MINIMIZE", "ValueError", "_NotThere"]

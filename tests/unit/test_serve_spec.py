@@ -113,7 +113,7 @@ def test_what_it_cannot_say_is_told_with_file_and_line(tmp_path: Path, serve: An
         ({"model": "nothing.py:Model"}, 'serve.model: "nothing.py:Model": there is no file .*nothing.py; put it back, or correct the path'),
         ({"model": "serve.py:Modell"}, "serve.model: \"serve.py:Modell\": serve.py has no 'Modell'; did you mean 'Model'?"),
         ({"model": "serve.py:Plain"}, 'serve.model: "serve.py:Plain": is no subclass of rg.Served; write `class Plain\\(rg.Served\\):`'),
-        ({"model": "serve.py:function"}, 'serve.model: "serve.py:function": is no subclass of rg.Served'),
+        ({"model": "serve.py:function"}, 'serve.model: "serve.py:function": is no class; write `class function\\(rg.Served\\):`'),
         ({"model": "serve.py:Half"}, 'serve.model: "serve.py:Half": has no Input and no predict; write `class Input'),
         ({"gate": "scoer > 0.5"}, "serve.gate: \"scoer > 0.5\": no trial of kept has reported 'scoer'; did you mean 'score'?"),
         ({"host": "203.0.113.7"}, 'serve.host: "203.0.113.7": is no name or address of this machine; give one, or 0.0.0.0'),
@@ -129,8 +129,18 @@ def test_what_cannot_be_served_is_told_before_anything_runs(
         checked(spec(tmp_path, serve), places)
 
 
-def test_a_class_whose_members_may_come_from_elsewhere_is_left_to_the_server(tmp_path: Path, places: Places) -> None:
-    assert checked(spec(tmp_path, {"model": "serve.py:Deeper"}), places) == []
+@pytest.mark.parametrize("source", [
+    "class Model(Half): ...",
+    "class Model(rg.Served): ...\nModel.predict = Model.load = Model.Input = print",
+    "@print\nclass Model: ...",
+    "class Model: ...\nModel = type('Model', (Model, rg.Served), {})",
+    "class Served(rg.Served): load = predict = Input = None\nclass Model(Served): ...",
+    "class Model(rg.Served):\n    if True:\n        def load(self): ...\n    try:\n        from a import Input, predict\n    except ImportError: ...",
+])
+def test_a_class_that_may_have_its_members_from_elsewhere_is_left_to_the_server(tmp_path: Path, places: Places, source: str) -> None:
+    of = spec(tmp_path, {"model": "serve.py:Model"})
+    (tmp_path / "serve.py").write_text(source)
+    assert checked(of, places) == []
 
 
 def test_a_syntax_error_of_the_class_comes_with_its_traceback(tmp_path: Path, places: Places) -> None:

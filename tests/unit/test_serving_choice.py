@@ -213,9 +213,10 @@ def test_a_class_that_refuses_all_in_the_same_way_is_not_asked_of_each_by_a_serv
 ) -> None:
     broken = [kept.best(value).manifest for value in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)]
     taking = Taking(*broken, trace="Traceback:\n  line 7")
-    with pytest.raises(UserCodeError, match=r"nothing to serve: .*: broken"):
+    wanted = r"nothing to serve: .*: broken; those of 4 trials were refused in the same way, 2 others were not tried"
+    with pytest.raises(UserCodeError, match=wanted):
         following(kept, tmp_path, taking).once(NEVER)
-    assert [trial for _, trial, _ in taking.offered] == [5, 4, 3]
+    assert [trial for _, trial, _ in taking.offered] == [5, 4, 3, 2]
     damaged = Taking(*broken)  # each is another fault
     with pytest.raises(UserError, match=r"nothing to serve: .*: broken"):
         following(kept, tmp_path / "other", damaged).once(NEVER)

@@ -51,6 +51,25 @@ def test_logs_go_to_both_and_a_killed_program_goes_on_from_what_it_saved(program
     assert len([*(programs.folder / "wandb").glob("offline-run-*/*.wandb")]) == 2, "each attempt is a run of its own there"
 
 
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_second_run_is_further_steps(programs: Programs, finishes: bool) -> None:
+    if not (APART / "wandb").is_dir():
+        pytest.skip("wandb is not installed; `make nightly` installs it")
+    office = programs.office(f"""
+        import sys
+        sys.path.append({str(APART)!r})
+        import wandb
+        for fold in range(2):
+            run = wandb.init(project="p", reinit={not finishes})
+            for epoch in range(2):
+                run.log({{"score": 10 * fold + epoch}}, step=epoch)
+            if {finishes}:
+                run.finish()
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert [row["score"] for row in table(office)] == [0.0, 1.0, 10.0, 11.0]
+
+
 def test_where_it_is_not_installed_the_program_is_told_how_to_go_on(programs: Programs) -> None:
     office = programs.office("import wandb")
     assert "No module named 'wandb', W&B's own; pip install wandb, or leave REGROW_WANDB=real out" in programs.attempt(office).ended.message

@@ -157,8 +157,10 @@ def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a
 ) -> None:
     office = programs.office("""
         import wandb
+        from wandb.errors import UsageError
+        from wandb.util import generate_id
         for fold in range(2):
-            run = wandb.init(name=f"fold-{fold}", reinit=True)
+            run = wandb.init(name=f"fold-{fold}")
             assert (run.name, wandb.run is run, dict(run.summary)) == (f"fold-{fold}", True, {})
             for epoch in range(2):
                 wandb.log({"score": 10 * fold + epoch}, step=epoch)
@@ -166,8 +168,8 @@ def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a
             assert wandb.run is None
             try:
                 run.log({"score": -1})
-            except wandb.errors.UsageError as error:
-                assert len({wandb.util.generate_id() for _ in range(9)}) == 9
+            except UsageError as error:
+                assert len({generate_id() for _ in range(9)}) == 9
                 assert "the run is finished" in str(error)
             else:
                 raise AssertionError("it was logged")
@@ -175,6 +177,42 @@ def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.0}, {"score": 1.0}, {"score": 10.0}, {"score": 11.0}]
     assert "what is logged after the first one's end are further steps of it" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["reinit", "raises", "with"])
+def test_no_row_of_a_run_that_gives_way_to_the_next_is_lost(programs: Programs, way: str) -> None:
+    office = programs.office(f"""
+        import wandb
+        way = {way!r}
+        for fold in range(2):
+            try:
+                run = wandb.init(name=f"fold-{{fold}}", reinit=way == "reinit")
+                assert (run.name, run.resumed, run.step) == (f"fold-{{fold}}", False, 0)
+                for epoch in range(2):
+                    run.log({{"score": 10 * fold + epoch}}, step=epoch)
+                if way != "reinit":
+                    with run:
+                        if way == "raises":
+                            raise ValueError(fold)
+            except ValueError:
+                assert wandb.run is None
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert [row["score"] for row in table(office)] == [0.0, 1.0, 10.0, 11.0]
+
+
+def test_what_is_linked_is_kept_as_what_is_logged_is(programs: Programs) -> None:
+    office = programs.office("""
+        import wandb
+        run = wandb.init()
+        run.log({"score": 1})
+        open("model.txt", "w").close()
+        artifact = wandb.Artifact("final", type="model")
+        artifact.add_file("model.txt")
+        run.link_artifact(artifact, "registry/final")
+    """)
+    assert programs.attempt(office).ended.outcome == "done"
+    assert '"model.txt"' in office.store.read(office.history.trials[0].checkpoints[2].manifest).decode()
 
 
 def test_runs_of_child_processes_beside_the_trials_own_are_harmless(programs: Programs, capfd: Any) -> None:

@@ -1,0 +1,48 @@
+"""A user's file in the place of a library is named for an error that comes from it, and not for others."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regrow.cli.hidden_modules import hidden_module
+
+
+@pytest.fixture
+def six(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "six.py").write_text("def fails():\n    raise KeyError('within')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "six", raising=False)
+    importlib.import_module("six")
+    yield tmp_path / "six.py"
+    del sys.modules["six"]
+
+
+def raised(code: str) -> BaseException:
+    with pytest.raises((AttributeError, ImportError, KeyError, ValueError)) as found:
+        exec(code, {})
+    return found.value
+
+
+@pytest.mark.parametrize("code", ["import six; six.PY3", "from six import PY3", "import six.moves", "import six; six.fails()"])
+def test_what_comes_from_it(six: Path, code: str) -> None:
+    assert hidden_module(raised(code)) == f"{six} is imported in place of the library 'six', which others need; give it another name"
+
+
+@pytest.mark.parametrize("code", ["raise ValueError", "None.six", "import nothing", "import json; json.six"])
+def test_what_does_not(six: Path, code: str) -> None:
+    assert hidden_module(raised(code)) == ""
+
+
+def test_a_library_in_another_place_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "six.py").write_text("")
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.delitem(sys.modules, "six", raising=False)
+    assert hidden_module(raised("import six; six.PY3")) == ""
+    del sys.modules["six"]
