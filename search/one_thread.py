@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -22,20 +21,18 @@ T = TypeVar("T")
 
 _found: dict[bool, ThreadpoolController] = {}
 """By whether PyTorch was loaded, which brings libraries of its own; to make one takes milliseconds."""
-_TURN = threading.RLock()
-"""Held while there is one thread: how many there are is the process's, and each puts back what it found."""
 
 
 def on_one_thread(function: Callable[P, T]) -> Callable[P, T]:
     """Has BLAS and OpenMP, of NumPy, SciPy and PyTorch, use one thread while it runs; then they have as many as before.
 
-    Such functions run one after the other, also in several threads. PyTorch counts from the first call on after it was imported.
-    Where another thread that still lives has set how many there are, OpenBLAS keeps to that (threadpoolctl 3.6 and later).
+    PyTorch counts from the first call on after it was imported. How many there are is the process's: not for several Python threads
+    at once, of which one would put back what it found of another (threadpoolctl lets the one that set it first decide).
     """
 
     @functools.wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _TURN, _controller().limit(limits=1):
+        with _controller().limit(limits=1):
             return function(*args, **kwargs)
 
     return limited

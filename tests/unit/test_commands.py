@@ -15,7 +15,7 @@ from regrow.search.history import History
 from tests.unit.simulated import created, opened
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = {"__init__", "app", "cluster", "console", "exit_codes", "on_cluster", "options", "session", "spec_file", "tables"}
+SHARED = {"__init__", "app", "cluster", "console", "exit_codes", "hidden_modules", "on_cluster", "options", "session", "spec_file", "tables"}
 
 
 def test_each_command_is_in_the_module_of_its_name() -> None:
