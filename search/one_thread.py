@@ -26,8 +26,8 @@ _found: dict[bool, ThreadpoolController] = {}
 def on_one_thread(function: Callable[P, T]) -> Callable[P, T]:
     """Has BLAS and OpenMP, of NumPy, SciPy and PyTorch, use one thread while it runs; then they have as many as before.
 
-    PyTorch counts from the first call on after it was imported. How many there are is the process's: not for several Python threads
-    at once, of which one would put back what it found of another (threadpoolctl lets the one that set it first decide).
+    PyTorch counts from the first call on after it was imported. How many there are is the process's, so it is not for several
+    Python threads at once: one would put back what it found of another (threadpoolctl has the one that was first decide).
     """
 
     @functools.wraps(function)
