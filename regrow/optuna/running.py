@@ -27,6 +27,12 @@ from regrow.tasks.trial import TrialEnd
 
 VALUE, STEP = "value", "step"
 """Names of the metrics: the objective of a study with one, and the step of an intermediate value."""
+_NOT_THERE = {
+    "study": "the study is in the script's process, the trial on a worker; callbacks of optimize are given the study",
+    "storage": "a study is kept in its log, in no storage of Optuna's; set_user_attr keeps what belongs to a trial",
+    "set_system_attr": "set_user_attr keeps what belongs to a trial",
+}
+"""What would reach into the study or its storage."""
 
 
 class Trial(TheirTrial):
@@ -41,6 +47,12 @@ class Trial(TheirTrial):
         self._constraints: dict[str, float] = {}
         self._intermediate: dict[int, float] = {}
         self._pruned = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises AttributeError, which says what there is instead."""
+        if name in _NOT_THERE:
+            raise AttributeError(f"trial.{name} is not there: {_NOT_THERE[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # ---- parameters --------------------------------------------------------------------------------------------------
 

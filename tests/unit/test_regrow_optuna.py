@@ -12,7 +12,7 @@ from optuna import pruners, samplers
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from regrow.infra.exports.optuna_study import study
-from regrow.optuna.running import taken, written
+from regrow.optuna.running import Trial, taken, written
 from regrow.optuna.scheduling import MOST, schedule
 from regrow.optuna.searching import search
 from regrow.search.errors import SpecError
@@ -84,6 +84,15 @@ def test_a_sampler_that_is_not_there_is_said_in_a_line(sampler: Any) -> None:
     with pytest.raises(UserError) as error:
         search(sampler(), "name")
     assert sampler.__name__ in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["study", "storage", "set_system_attr"])
+def test_what_a_trial_on_a_worker_has_not_is_told_with_what_there_is_instead(name: str) -> None:
+    ours: Any = None  # nothing of the trial is asked
+    trial = Trial(ours, several=False, last=None)
+    with pytest.raises(AttributeError, match=rf"trial\.{name} is not there: .*(callbacks|set_user_attr)"):
+        getattr(trial, name)
+    assert not hasattr(trial, "anything_else")
 
 
 def test_a_value_of_the_log_is_the_choice_that_it_stands_for() -> None:
