@@ -242,7 +242,7 @@ def _session(
         signs = present(store) if places.shared else nullcontext()
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
-                signs, stop_requests(store, asked), page_requests(client, context.flow_run.id, asked),
+                signs, stop_requests(store, asked, near=not places.shared), page_requests(client, context.flow_run.id, asked),
                 spares(nodes, spec.resources.widths[1]), relays(coordinator) as speakers,
             ):
                 status = Loop(coordinator, attempts, nodes, speakers, asked, spec, announce=_announce).run()

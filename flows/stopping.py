@@ -19,11 +19,13 @@ from regrow.tasks.ports import Store
 
 LOOK_SECONDS = 2.0
 """Between two looks; a listing costs money where the state is in a bucket."""
+NEAR_SECONDS = 0.2
+"""Between two looks into a folder of this machine."""
 
 
 @contextmanager
-def stop_requests(store: Store, asked: Interrupts) -> Iterator[None]:
-    """Begins the ending once the experiment is asked to stop.
+def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Iterator[None]:
+    """Begins the ending once the experiment is asked to stop. `near`: whether the store is a folder of this machine.
 
     An ending that had begun before answers what is asked meanwhile: the next session hears nothing of it.
     """
@@ -34,7 +36,7 @@ def stop_requests(store: Store, asked: Interrupts) -> Iterator[None]:
                 asked.begin("stopped", "stopped by the user")
 
     try:
-        with _looking(look, asked, "regrow-stop-requests"):
+        with _looking(look, asked, "regrow-stop-requests", NEAR_SECONDS if near else LOOK_SECONDS):
             yield
     finally:
         with suppress(RegrowError):
@@ -53,17 +55,17 @@ def page_requests(client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupt
             elif state is not None and state.type == StateType.PAUSED:
                 asked.begin("interrupted", "paused in Prefect")
 
-    with _looking(look, asked, "regrow-page-requests"):
+    with _looking(look, asked, "regrow-page-requests", LOOK_SECONDS):
         yield
 
 
 @contextmanager
-def _looking(look: Callable[[], None], asked: Interrupts, name: str) -> Iterator[None]:
-    """Looks now and then within the block until an ending has begun; a thread does, as who is asked may be slow or away."""
+def _looking(look: Callable[[], None], asked: Interrupts, name: str, seconds: float) -> Iterator[None]:
+    """Looks every so many seconds until an ending or the block's end; in a thread, as who is asked may be slow or away."""
     done = threading.Event()
 
     def run() -> None:
-        while asked.begun is None and not done.wait(LOOK_SECONDS):
+        while asked.begun is None and not done.wait(seconds):
             look()
 
     thread = threading.Thread(target=run, name=name, daemon=True)

@@ -161,7 +161,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     saves work (not with `unsaved`: it will go on from other weights); `fenced`: the lease is not held any more, nothing that
     the attempt does counts. `drop`: checkpoints to delete, `keep`: those that stay. `pace`: seconds between two messages that
     are not urgent, at least. `relay`: through whom to speak from now on, a name; empty: to the coordinator itself.
-    `suggested`: the values that were asked for, by parameter.
+    `suggested`: the values that were asked for, by parameter; `refused`: why there is none.
     """
 
     until: int | None = None
@@ -174,6 +174,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     pace: float = 0.0
     relay: str = ""
     suggested: dict[str, Any] = {}
+    refused: dict[str, str] = {}
 
     @property
     def leaving(self) -> bool:

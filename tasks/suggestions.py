@@ -17,9 +17,13 @@ class Suggestions:
         self._reporter = reporter
 
     def value(self, name: str, distribution: dict[str, Any]) -> Any:
-        """The value of a parameter, once it is in the log. Raises LookupError where the lease is gone."""
+        """The value of a parameter, once it is in the log. Raises LookupError where the lease is gone, ValueError where
+        earlier trials had another kind of distribution under that name.
+        """
         if name not in self._given:
             reply = self._reporter.flush(asked=(Question(name=name, distribution=distribution),))
+            if problem := reply.refused.get(name):
+                raise ValueError(problem)
             if name not in reply.suggested:
                 raise LookupError(name)
             self._given[name] = reply.suggested[name]

@@ -27,6 +27,7 @@ from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
 from regrow.search.events import Capacity, Cause, Closing, Ended, Status, Waited
 from regrow.search.history import Attempt
+from regrow.search.planning.suggesting import unlike
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.messages import LogLine, Progress, Reply
@@ -139,10 +140,11 @@ class Coordinator:
             self._carriers.began((progress.trial, progress.attempt), progress.began.task_run)
         # Made before waiting: it holds what is on its way to the log by now, and nothing that comes meanwhile.
         answer = self._answer(progress, attempt)
-        config = history.trials[progress.trial].config
+        config, asked = history.trials[progress.trial].config, progress.asked
         told = {
             "pace": self._callers.pace, "relay": self._callers.relay(attempt.node_id),
-            "suggested": {one.name: config[one.name] for one in progress.asked},
+            "suggested": {one.name: config[one.name] for one in asked if one.name in config},
+            "refused": {one.name: unlike(history, one.name, one.distribution) for one in asked if one.name not in config},
         }
         return msgspec.structs.replace(answer, **told)
 

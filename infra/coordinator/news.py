@@ -9,6 +9,7 @@ import msgspec
 from regrow.infra.coordinator.ledger import Ledger
 from regrow.search.events import Asked, Began, Noted, Reported
 from regrow.search.history import Attempt, History
+from regrow.search.planning.suggesting import unlike
 from regrow.tasks.messages import Progress
 
 
@@ -47,7 +48,8 @@ def observe(ledger: Ledger, progress: Progress, attempt: Attempt) -> None:
     if rows := [row for row in progress.rows if row.step > trial.step]:
         ledger.record(Reported(t=now, **lease, rows=rows))
     for question in progress.asked:
-        if question.name not in ledger.history.trials[progress.trial].config:
+        known = question.name in ledger.history.trials[progress.trial].config
+        if not known and not unlike(ledger.history, question.name, question.distribution):
             ledger.record(Asked(t=now, **lease, name=question.name, distribution=question.distribution))
     if progress.noted:
         ledger.record(Noted(t=now, **lease, attributes=progress.noted))

@@ -68,7 +68,9 @@ class Prepared:
 
     @property
     def advisers(self) -> list[str]:
-        """The experiments that a new one learns from, and how many of their trials it is told."""
+        """The experiments that a new one learns from, and how many of their trials it is told; one line where none fits."""
+        if not self.learnt and self.log.created is None and self.spec.learn_from == AUTO and self.spec.takes_first:
+            return ["nothing: no other experiment of this state root has trials that ended, these parameters and this metric"]
         counts = Counter(known.origin.rpartition(":")[0] for known in self.learnt)
         return [f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()]
 

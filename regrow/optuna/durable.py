@@ -75,12 +75,14 @@ class Study(TheirStudy):
         if wanted == 0:
             return
         self._wanted = min(self._wanted + wanted, ENDLESS)
-        if (there := len(self.trials)) >= self._wanted:
-            failed = sum(trial.state is TrialState.FAIL for trial in self.trials)
+        ended = [trial.state for trial in self.trials if trial.state.is_finished()]
+        if len(ended) >= self._wanted:
+            failed = sum(state is TrialState.FAIL for state in ended)
             get_logger("optuna.study").warning(
-                f"{self.study_name} has {there} of the {self._wanted} trials that were asked for ({failed} failed): none is run. "
-                f"For more: a larger n_trials; anew: another study_name, or `regrow rm {self.study_name}`"
+                f"{self.study_name} has {len(ended)} trials ({failed} failed), of {self._wanted} that were asked for so far: "
+                f"none is run. For more: a larger n_trials; anew: another study_name, or `regrow rm {self.study_name}`"
             )
+            return
         caught = (catch,) if isinstance(catch, type) else tuple(catch)
         most = self._schedule.max_steps
         objective = Objective(

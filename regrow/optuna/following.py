@@ -17,18 +17,19 @@ from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.optuna.mirror import Mirror
 from regrow.optuna.objective import CAUGHT, Objective
+from regrow.optuna.raised import raised
 from regrow.search.events import AnyEvent, Ended, Opened, decode
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.spec import Spec
-from regrow.tasks.errors import RegrowError, UserCodeError
+from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports import Store
 
 if TYPE_CHECKING:
     from regrow.optuna.durable import Study
 
 Callback = Callable[[Any, FrozenTrial], None]
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.1
 """Between two looks at the log."""
 
 
@@ -70,19 +71,19 @@ class Follow:
                 with suppress(RegrowError):
                     withdraw_stop(self._store, self._stop)
             mirror.take(Frozen(self._history, None, plain=True))
-        self._judge()
+        self._judge(objective.function)
 
     def stop(self) -> None:
         """Asks the session to end."""
         if self._stop is None:
             self._stop = request_stop(self._store)
 
-    def _judge(self) -> None:
+    def _judge(self, function: Callable[[Any], Any]) -> None:
         if self._raised is not None:
             raise self._raised
         if self._failure is not None:
             last = self._failure.attempts[-1]
-            raise UserCodeError(f"trial {self._failure.number} failed: {last.message}\n{last.trace}", last.trace)
+            raise raised(function, self._failure.number, last.message, last.trace)
         closed = self._history.closed
         if closed is not None and closed.status == "interrupted":
             raise KeyboardInterrupt
@@ -128,17 +129,17 @@ class Follow:
             self.stop()
         frozen = Frozen(self._history, None, plain=True).one(trial)
         mirror.put(frozen)
-        self._tell(frozen, event)
+        self._tell(frozen, event, trial.attempts[-1].stop)
         for callback in self._callbacks:
             callback(self._study, frozen)
 
-    def _tell(self, trial: FrozenTrial, event: Ended) -> None:
-        """In Optuna's words."""
+    def _tell(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
+        """In Optuna's words. `why`: of the decision that it ends."""
         match trial.state:
             case TrialState.COMPLETE:
                 found = f"value: {trial.values[0]}" if len(trial.values) == 1 else f"values: {trial.values}"
                 self._log.info("Trial %d finished with %s and parameters: %s.", trial.number, found, trial.params)
             case TrialState.PRUNED:
-                self._log.info("Trial %d pruned. %s", trial.number, event.message)
+                self._log.info("Trial %d pruned. %s", trial.number, why or event.message)
             case _:
                 self._log.warning("Trial %d failed with parameters: %s: %s", trial.number, trial.params, event.message)

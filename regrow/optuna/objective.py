@@ -27,6 +27,11 @@ class Objective:
         self._function, self._metrics, self._catch = function, tuple(metrics), catch
         self._constraints, self._last = constraints, last
 
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        """The user's own."""
+        return self._function
+
     def __call__(self, ours: OurTrial) -> None:
         """Runs it as one attempt."""
         trial = Trial(ours, several=len(self._metrics) > 1, last=self._last)

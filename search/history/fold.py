@@ -186,6 +186,7 @@ class History(View):
         if event.name in trial.config or (trial.number, event.name) in self.asked:
             self._refuse(trial, attempt, f"ask for {event.name!r} twice")
         self.asked[trial.number, event.name] = event.distribution
+        self.asked_first.setdefault(event.name, event.distribution)
 
     def _suggested(self, event: Suggested) -> None:
         trial = self._trial(event.trial, "be given a value")

@@ -55,6 +55,8 @@ class View:
         """Number of the trial with the best value of the objective at a step that meets all constraints."""
         self.asked: dict[tuple[int, str], dict[str, Any]] = {}
         """Distributions by trial and parameter, of which a value is asked for and not suggested yet."""
+        self.asked_first: dict[str, dict[str, Any]] = {}
+        """The distribution of each parameter that define-by-run trials have asked for, as the first one did."""
         self.sessions = 0
         self.lost_steps = 0
         self.slot_seconds: defaultdict[float | None, float] = defaultdict(float)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from regrow.search.chance import seed_for
 from regrow.search.events import Suggested
 from regrow.search.history import History
@@ -26,6 +29,25 @@ def suggestion(history: History, results: Results, sampler: Sampler, now: float)
         seed = seed_for(history.spec.seed, number, f"suggestion of {name}")
         value = sampler.suggest(name, distribution, results.of(trial), seed)
     return Suggested(t=now, trial=number, name=name, distribution=distribution, value=value)
+
+
+def unlike(history: History, name: str, distribution: Mapping[str, Any]) -> str:
+    """Why a value of `name` cannot be asked from a distribution, in Optuna's words; "" if it can.
+
+    As in Optuna, all trials of an experiment have the same choices and the same kind and scale of number; bounds may differ.
+    """
+    first = history.asked_first.get(name, distribution)
+    before, now = first["attributes"], distribution["attributes"]
+    if first["name"] != distribution["name"]:
+        return f"{name!r}: Cannot set different distribution kind to the same parameter name: {first['name']} before"
+    if before.get("choices") != now.get("choices"):
+        return (
+            f"{name!r}: CategoricalDistribution does not support dynamic value space: {before['choices']} before, "
+            f"{now['choices']} now; give choices that differ a name each"
+        )
+    if before.get("log") != now.get("log"):
+        return f"{name!r}: Cannot set different log configuration to the same parameter name: log={before.get('log')} before"
+    return ""
 
 
 def next_queued(history: History) -> tuple[int, dict[str, object]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -69,11 +70,48 @@ for wrong in (lambda: study.optimize(print, n_trials=-1), lambda: optuna.get_all
 """
 
 
+CALLS = """
+import json, os, signal, sys
+
+import regrow.optuna as optuna
+
+
+def objective(trial):
+    return trial.suggest_float("x", 0, 1)
+
+
+def wrong(trial):
+    return len(trial.suggest_categorical("kind", ["a", "b"] if trial.number == 5 else ["a", "c"]))
+
+
+def follow(study, trial):
+    seen.append(trial.number)
+    if trial.number == 3 and sys.argv[1:] == ["die"]:
+        os.killpg(0, signal.SIGKILL)
+
+
+seen, caught = [], ""
+study = optuna.create_study(study_name="calls", load_if_exists=True)
+study.optimize(objective, n_trials=2)
+first = len(study.trials)
+study.optimize(objective, n_trials=3, callbacks=[follow])
+try:
+    study.optimize(wrong, n_trials=2)
+except ValueError as error:
+    caught = str(error).splitlines()[0]
+print(json.dumps([first, seen, len(study.trials), caught]))
+"""
+
+
 def begin(desk: Desk, name: str, trials: int) -> subprocess.Popen[str]:
     """Starts the script."""
-    (desk.folder / "script.py").write_text(SCRIPT)
+    return start(desk, SCRIPT, name, str(trials))
+
+
+def start(desk: Desk, script: str, *arguments: str) -> subprocess.Popen[str]:
+    (desk.folder / "script.py").write_text(script)
     process = subprocess.Popen(
-        [sys.executable, "script.py", name, str(trials)], cwd=desk.folder, env=desk.environment, text=True,
+        [sys.executable, "script.py", *arguments], cwd=desk.folder, env=desk.environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0,
     )
     desk.started.append(process)
@@ -121,3 +159,17 @@ def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_to
     assert done.returncode == 0, done.stderr
     assert "the study 'twin' is there with minimize, which stays" in done.stderr
     assert done.stdout.split() == ["MINIMIZE", "ValueError", "_NotThere"]
+
+
+def test_a_script_that_is_killed_in_its_second_call_goes_on_there_and_finds_what_an_objective_raises(desk: Desk) -> None:
+    dying = start(desk, CALLS, "die")
+    assert dying.wait(timeout=240) == -signal.SIGKILL
+    there, seen, total, caught = json.loads(ended(start(desk, CALLS)))
+    assert there >= 4, "its first call has its trials, and runs none"
+    assert seen == list(range(there, 5)) or seen == [4], "those of the second call are heard by its own callback"
+    assert total == 7
+    assert caught == (
+        "trial 6 failed: ValueError: 'kind': CategoricalDistribution does not support dynamic value space: ['a', 'b'] before, "
+        "['a', 'c'] now; give choices that differ a name each"
+    )
+    assert "all as recorded" in desk.run("verify", "calls").stdout

@@ -135,7 +135,12 @@ def test_they_are_read_when_the_experiment_is_created(places: Places) -> None:
     assert origins(named.learnt) == {"b"}
     fitting = prepare(places, "new", spec(learn_from="auto"), trials=None, code=None)
     assert origins(fitting.learnt) == {"a", "b"}, "the third one's metric is to become larger"
-    assert prepare(places, "new", spec(), trials=None, code=None).learnt == []
+    assert fitting.advisers == ["a: 24 trials", "b: 24 trials"]
+    plain = prepare(places, "new", spec(), trials=None, code=None)
+    assert not plain.learnt
+    assert not plain.advisers
+    (told,) = prepare(Places(root=f"{places.root}-2"), "new", spec(learn_from="auto"), trials=None, code=None).advisers
+    assert told.startswith("nothing: ")
 
 
 @pytest.mark.parametrize(

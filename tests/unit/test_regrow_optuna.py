@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +13,17 @@ from optuna import pruners, samplers
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from regrow.infra.exports.optuna_study import study
+from regrow.optuna.raised import raised
 from regrow.optuna.running import Trial, taken, written
 from regrow.optuna.scheduling import MOST, schedule
 from regrow.optuna.searching import search
 from regrow.search.errors import SpecError
 from regrow.search.events import Asked, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, Suggested
 from regrow.search.planning.planner import Planner
+from regrow.search.planning.suggesting import unlike
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import UserCodeError, UserError
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,48 @@ def test_what_a_trial_on_a_worker_has_not_is_told_with_what_there_is_instead(nam
     with pytest.raises(AttributeError, match=rf"trial\.{name} is not there: .*(callbacks|set_user_attr)"):
         getattr(trial, name)
     assert not hasattr(trial, "anything_else")
+
+
+class Own(Exception):
+    """With an argument more than a message."""
+
+    def __init__(self, message: str, more: int) -> None:
+        super().__init__(message, more)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("KeyError: 'a'", KeyError), ("OSError: away", OSError), ("Own: 1", Own), ("StopIteration", StopIteration),
+        ("SomebodyElses: 1", UserCodeError), ("print: no class", UserCodeError), ("SystemExit: 3", UserCodeError),
+        ("UnicodeDecodeError: made of five", UserCodeError),
+    ],
+)
+def test_what_an_objective_raised_is_of_its_own_class_too_where_that_is_found(message: str, kind: type[Exception]) -> None:
+    error = raised(test_a_pruner_that_is_not_there_is_said_in_a_line, 3, message, "the trace")
+    assert isinstance(error, kind)
+    assert isinstance(error, UserCodeError)
+    assert (str(error), error.trace) == (f"trial 3 failed: {message}\nthe trace", "the trace")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (FloatDistribution(0, 1), FloatDistribution(2, 3), ""),
+        (CategoricalDistribution(["a", None]), CategoricalDistribution(["a", None]), ""),
+        (CategoricalDistribution(["a"]), CategoricalDistribution(["a", "b"]), "dynamic value space: ['a'] before, ['a', 'b'] now"),
+        (FloatDistribution(1, 2), FloatDistribution(1, 2, log=True), "different log configuration"),
+        (IntDistribution(1, 2), FloatDistribution(1, 2), "different distribution kind .* IntDistribution before"),
+    ],
+    ids=repr,
+)
+def test_one_name_has_one_kind_of_distribution_as_in_optuna(before: Any, now: Any, said: str) -> None:
+    planner = Planner()
+    for event in sequence(lambda ask: float(ask("x", before) == "a"), 1):
+        planner.apply(event)
+    problem = unlike(planner.history, "x", written(now))
+    assert re.search(said.replace("[", r"\[").replace("]", r"\]"), problem) if said else problem == ""
+    assert unlike(planner.history, "y", written(now)) == ""
 
 
 def test_a_value_of_the_log_is_the_choice_that_it_stands_for() -> None:
